@@ -8,13 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax import nnx
 
 from lingua_flax.data.batch import pad_rows
 from lingua_flax.data.known_words import known_words
 from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
-from lingua_flax.model.transformer import initial_params, structure
+from lingua_flax.model.transformer import structure
 from lingua_flax.options.schema import ModelConfig, TokenizerConfig
 from lingua_flax.options.special_ids import BOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.translator import Translator
@@ -42,17 +41,6 @@ def random_translator(joint: bool = True, **options: Any) -> Translator:
     draw = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: jnp.float32(0.3 * draw.normal(size=leaf.shape)), network.params)
     return Translator(network.graphdef, params, tokenizer, config, languages=("en", "fr"))
-
-
-@pytest.fixture(scope="module")
-def translator() -> Translator:
-    """A random network with distinct numbers of layers, heads and tokens, whose translations are not empty."""
-    tokenizer = small_tokenizer(vocab_size=60)
-    sizes: dict[str, Any] = {"num_encoder_layers": 1, "num_decoder_layers": 2, "embed_dim": 24, "num_heads": 3}
-    config = ModelConfig(**sizes, mlp_dim=48, max_length=40, tied_embeddings="none", positions="learned")
-    params = initial_params(config, 60, 60, jax.random.key(4))
-    params["output_embedding"] *= 4.0  # spreads the logits, so that rounding decides no ties
-    return Translator(structure(config, 60, 60).graphdef, params, tokenizer, config)
 
 
 def encoded(translator: Translator) -> tuple[list[list[int]], list[list[int]]]:

@@ -65,3 +65,43 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 def penalty(length: float, alpha: float) -> float:
     """Returns what the log-probability of a hypothesis is divided by."""
     return ((5 + length) / 6) ** alpha
+
+
+def allowed_tokens(position: int, limit: int, minimum: int = 1, prefix: Sequence[int] = ()) -> list[int]:
+    """Returns the tokens that a hypothesis may have at a position."""
+    if position < len(prefix):
+        return [prefix[position]]
+    if position == limit - 1:
+        return [END]
+    return WORDS if position < minimum - 1 else [END, *WORDS]
+
+
+Scored = list[tuple[float, list[int]]]  # a score and tokens
+
+
+def beam_search_by_lists(table: np.ndarray, beams: int, alpha: float, **limits: Any) -> tuple[list[Scored], Scored]:
+    """Returns what a beam search of a sentence considers at each step, and the hypotheses that it finds, best first.
+
+    The scores of the former are log-probabilities. The search ends when nothing alive can overtake, at any of the
+    lengths that are left; with one beam, when it has a hypothesis.
+    """
+    log_probs, limit = log_softmax(table), limits["limit"]
+    alive: Scored = [(0.0, [])]
+    steps: list[Scored] = []
+    finished: Scored = []
+    for position in range(limit):
+        candidates = [
+            (score + log_probs[position, tokens[-1] if tokens else START, token], [*tokens, token])
+            for score, tokens in alive
+            for token in allowed_tokens(position, **limits)
+        ]
+        best = sorted(candidates, reverse=True)[: 2 * beams]
+        steps.append(best)
+        ended = [(score / penalty(position + 1, alpha), tokens) for score, tokens in best[:beams] if tokens[-1] == END]
+        finished = sorted(finished + ended, reverse=True)[:beams]
+        alive = [candidate for candidate in best if candidate[1][-1] != END][:beams]
+        reachable = [score / penalty(n, alpha) for score, _ in alive for n in range(position + 2, limit + 1)]
+        is_settled = len(finished) == beams and finished[-1][0] >= max(reachable, default=-np.inf)
+        if is_settled or not alive or (beams == 1 and finished):
+            break
+    return steps, finished

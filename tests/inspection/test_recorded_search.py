@@ -3,6 +3,8 @@
 That it finds what the compiled search finds is tested in test_interventions.py.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from tests.helpers.search import (
     LENGTH,
     START,
     WIDE,
-    WORDS,
+    beam_search_by_lists,
     constraints,
     log_softmax,
     penalty,
@@ -29,82 +31,42 @@ CONSTRAINTS = [
 ]
 
 
-def recorded(own, sentence, *, beams, alpha):
+def recorded(sentence, beams, alpha, limit, minimum, prefix):
     """Returns the recorded search of a sentence."""
 
     def next_log_probs(hypotheses):
         (position,) = {len(ids) for ids in hypotheses}
         return log_softmax(TABLES[sentence, position][[ids[-1] if ids else START for ids in hypotheses]])
 
-    return recorded_beam_search(
-        next_log_probs,
-        beams=beams,
-        max_length=int(own.max_lengths[sentence]),
-        end_token=END,
-        prefix=[int(token) for token in own.prefixes[sentence] if token],
-        min_length=int(own.min_lengths[sentence]),
-        alpha=alpha,
-    )
-
-
-def continuations(table, alive, position, own, sentence):
-    """Returns all continuations that are allowed as (log-probability, tokens), best first."""
-    prefix = [token for token in own.prefixes[sentence] if token]
-    allowed = {END, *WORDS}
-    if position < own.min_lengths[sentence] - 1:
-        allowed = set(WORDS)
-    if position == own.max_lengths[sentence] - 1:
-        allowed = {END}
-    if position < len(prefix):
-        allowed = {prefix[position]}
-    log_probabilities = log_softmax(table)[position]
-    found = [
-        (score + log_probabilities[tokens[-1] if tokens else START, token], [*tokens, token])
-        for score, tokens in alive
-        for token in allowed
-    ]
-    return sorted(found, reverse=True)
-
-
-def check_steps(search, own, sentence, *, beams, alpha):
-    """Checks that the steps are the best continuations, that the search ends in time, and what it finds."""
-    alive, ended, last = [(0.0, [])], [], []
-    for position, step in enumerate(search.steps):
-        expected = continuations(TABLES[sentence], alive, position, own, sentence)[: 2 * beams]
-        hypotheses = []
-        for candidate in step:
-            if position:
-                assert last[candidate.parent][0] == "kept"
-            else:
-                assert candidate.parent == -1
-            before = last[candidate.parent][1] if position else []
-            hypotheses.append((candidate.outcome, [*before, candidate.token]))
-        assert [tokens for _, tokens in hypotheses] == [tokens for _, tokens in expected]
-        factors = [penalty(len(tokens), alpha) if tokens[-1] == END else 1.0 for _, tokens in expected]
-        scores = [score / factor for (score, _), factor in zip(expected, factors, strict=True)]
-        np.testing.assert_allclose([candidate.score for candidate in step], scores, atol=1e-5)
-        words = [rank for rank, (_, tokens) in enumerate(expected) if tokens[-1] != END]
-        kept = [rank for rank, candidate in enumerate(step) if candidate.outcome == "kept"]
-        finished = [rank for rank, candidate in enumerate(step) if candidate.outcome == "finished"]
-        assert kept == words[:beams]
-        assert finished == [rank for rank in range(min(beams, len(step))) if rank not in words]
-        alive = [expected[rank] for rank in kept]
-        ended += [(scores[rank], expected[rank][1]) for rank in finished]
-        last = hypotheses
-        limit = own.max_lengths[sentence]
-        reachable = [score / penalty(n, alpha) for score, _ in alive for n in range(position + 2, limit + 1)]
-        settled = len(ended) >= beams and sorted(ended)[-beams][0] >= max(reachable, default=-np.inf)
-        assert (settled or not alive or (beams == 1 and bool(ended))) == (position == len(search.steps) - 1)
-    assert [tokens for _, tokens in search.finished] == [tokens for _, tokens in sorted(ended, reverse=True)[:beams]]
+    lengths = {"max_length": limit, "min_length": minimum}
+    return recorded_beam_search(next_log_probs, beams=beams, alpha=alpha, prefix=prefix, end_token=END, **lengths)
 
 
 @pytest.mark.parametrize("beams", [1, 2, 5, WIDE])
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 def test_steps_are_the_best_continuations_and_lead_to_the_hypotheses(beams, alpha):
-    for own in CONSTRAINTS:
-        for sentence in range(len(TABLES)):
-            search = recorded(own, sentence, beams=beams, alpha=alpha)
-            check_steps(search, own, sentence, beams=beams, alpha=alpha)
+    for own, sentence in itertools.product(CONSTRAINTS, range(len(TABLES))):
+        limits = {"limit": int(own.max_lengths[sentence]), "minimum": int(own.min_lengths[sentence])}
+        limits["prefix"] = [token for token in own.prefixes[sentence].tolist() if token]
+        search = recorded(sentence, beams, alpha, **limits)
+        steps, finished = beam_search_by_lists(TABLES[sentence], beams, alpha, **limits)
+        assert [tokens for _, tokens in search.finished] == [tokens for _, tokens in finished]
+        assert len(search.steps) == len(steps)
+        before = []
+        for step, expected in zip(search.steps, steps, strict=True):
+            hypotheses, kept = [], []
+            for rank, (candidate, (log_probability, tokens)) in enumerate(zip(step, expected, strict=True)):
+                has_ended = tokens[-1] == END
+                assert (candidate.parent == -1) == (before == [])
+                hypotheses.append([*(before[candidate.parent] if before else []), candidate.token])
+                assert hypotheses[-1] == tokens
+                score = log_probability / (penalty(len(tokens), alpha) if has_ended else 1)
+                assert candidate.score == pytest.approx(score, abs=1e-5)
+                wanted = rank < beams if has_ended else len(kept) < beams
+                assert candidate.outcome == (("finished" if has_ended else "kept") if wanted else "dropped")
+                if candidate.outcome == "kept":
+                    kept.append(rank)
+            before = hypotheses
 
 
 def test_two_steps_worked_by_hand():

@@ -2,10 +2,11 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
-from lingua_flax.data.corpora.phrasebook import generate
+from lingua_flax.data.corpora.phrasebook.contrast_templates import Contrast
 from lingua_flax.inspection import run_report
 from lingua_flax.inspection.run_report import MAX_POINTS, RunReport, example_sentences
 from lingua_flax.options.config_files import read_config, to_toml
@@ -60,21 +61,15 @@ def test_report_follows_a_growing_file(growing):
     assert state(report) == (3, [1, 2, 3], [2], [SAMPLE])
     append(growing, validation(3, samples=[OTHER]))
     assert state(report) == (3, [1, 2, 3], [2, 3], [OTHER])
-    assert state(RunReport(growing)) == state(report)
-    append(growing, validation(4))  # of a version that wrote no samples
-    assert state(report) == (3, [1, 2, 3], [2, 3, 4], [])
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-def test_report_begins_again_when_the_file_is_replaced(growing, in_place):
+def test_report_begins_again_when_the_file_is_replaced(growing):
     """As training does when it resumes from a checkpoint before the last step."""
     report = RunReport(growing)
-    metrics = growing / "metrics.jsonl"
 
     def replace(text):
-        path = metrics if in_place else growing / "other"
-        path.write_text(text, encoding="utf-8")
-        path.rename(metrics)
+        (growing / "other").write_text(text, encoding="utf-8")
+        (growing / "other").rename(growing / "metrics.jsonl")
 
     append(growing, steps(1, 2) + validation(2, samples=[SAMPLE]) + steps(3))
     assert state(report) == (3, [1, 2, 3], [2], [SAMPLE])
@@ -84,7 +79,7 @@ def test_report_begins_again_when_the_file_is_replaced(growing, in_place):
     assert report.read()["training_loss"] == [[1, 1.0], [2, 5.0]]
     replace(steps(1, 2, 3, loss_2=7.0))  # longer, and perhaps with the inode of the one before
     assert report.read()["training_loss"] == [[1, 1.0], [2, 7.0], [3, 3.0]]
-    metrics.unlink()
+    (growing / "metrics.jsonl").unlink()
     assert state(report) == (0, [], [], [])
 
 
@@ -107,20 +102,18 @@ def test_best_checkpoint_is_that_of_the_newest_intact_record(trained, growing):
     assert RunReport(growing).read()["best_checkpoint"] is None
 
 
-def test_examples_of_the_phrasebook_are_pairs_that_differ_in_one_word(tmp_path, monkeypatch):
+def test_examples_are_the_first_pair_of_each_ambiguous_word_of_the_phrasebook(tmp_path, monkeypatch):
+    pairs = [("it", "It is tired.", "It is soft."), ("bank", "A bank.", "The bank."), ("it", "It was.", "It is.")]
+    contrasts = [Contrast(word, (first, ""), (second, ""), ("", "")) for word, first, second in pairs]
+    monkeypatch.setattr(run_report, "generate", lambda: SimpleNamespace(contrasts=contrasts))
     config = read_config(ROOT / "configs" / "tiny.toml")
     (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")
-    phrasebook = generate()
-    monkeypatch.setattr(run_report, "generate", lambda: phrasebook)
     examples = example_sentences(tmp_path)
-    contrasts = phrasebook.contrasts
-    french = dict(pair for contrast in contrasts for pair in (contrast.first, contrast.second))
-    assert [each["word"] for each in examples["ambiguous"]] == sorted({contrast.word for contrast in contrasts})
-    for each in examples["ambiguous"]:
-        first, second = each["sentences"]
-        assert sum(a != b for a, b in zip(first.split(), second.split(), strict=True)) == 1
-        assert french[first] != french[second]
-    assert len(examples["sentences"]) == 6
+    assert [(each["word"], each["sentences"]) for each in examples["ambiguous"]] == [
+        ("bank", ["A bank.", "The bank."]),
+        ("it", ["It is tired.", "It is soft."]),
+    ]
+    assert examples["sentences"]
     reversed_data = config.data.model_copy(update={"source_language": "fr", "target_language": "en"})
     reversed_config = config.model_copy(update={"data": reversed_data})
     (tmp_path / "config.toml").write_text(to_toml(reversed_config), encoding="utf-8")

@@ -18,7 +18,7 @@ SMALL = {"num_encoder_layers": 1, "num_decoder_layers": 2, "embed_dim": 12, "num
 SMALL |= {"mlp_dim": 17, "max_length": 32}
 VOCABULARY = 23
 # Every value of every option; the fewer the networks, the less there is to compile.
-DEFAULT = {}
+DEFAULT: dict[str, object] = {}
 LEARNED = {"norm": "post", "activation": "gelu", "positions": "learned", "tied_embeddings": "decoder"}
 ROTARY = {"positions": "rotary", "tied_embeddings": "none"}
 NORMALIZED = {"norm": "post", "positions": "rotary", "rotary_cross_attention": False, "qk_norm": True}
@@ -60,7 +60,6 @@ def logits(options: dict, source=SOURCE, target=TARGET, **layout) -> np.ndarray:
 
 @pytest.mark.parametrize("options", [LEARNED, ROTARY])
 def test_packed_rows_match_padded_rows(options):
-    """In either order."""
     segments = np.array([[1, 1, 1, 1, 1, 2, 2, 2, 0], [1, 1, 1, 2, 2, 2, 2, 2, 0]], np.int32)
     positions = np.array([[0, 1, 2, 3, 4, 0, 1, 2, 0], [0, 1, 2, 0, 1, 2, 3, 4, 0]], np.int32)
     packed = logits(

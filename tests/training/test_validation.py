@@ -14,12 +14,12 @@ from lingua_flax.training.recorder import Recorder
 from lingua_flax.training.validation import Validation, ValidationSet, shuffled_sources, validate
 from lingua_flax.translation.translator import Translator
 from tests.helpers.pairs import PAIRS
-from tests.helpers.translation import log_probabilities, random_translator
+from tests.helpers.translation import decisive_translator, log_probabilities
 
 
 @pytest.fixture(scope="module")
 def translator() -> Translator:
-    return random_translator()
+    return decisive_translator()
 
 
 @pytest.fixture(scope="module")

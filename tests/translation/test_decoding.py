@@ -8,18 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 
+from lingua_flax.commands import evaluate, translate
 from lingua_flax.commands.translate import CHUNK
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import ComputeConfig
-from lingua_flax.runs.checkpoint import read_item
 from lingua_flax.translation import loading
 from lingua_flax.translation.line_splitting import split_text
 from lingua_flax.translation.translator import Translator
-from tests.helpers.translation import random_translator
+from tests.helpers.commands import succeed
+from tests.helpers.networks import small_tokenizer
 
 ROUNDED = 2e-4  # the commands print four digits, and tests compile with fewer optimizations
 LINES = "one two three.\nseven.\n\nnine eight.\n"
@@ -33,21 +33,14 @@ def translator(trained):
 
 def test_sampling_matches_the_translator(trained, translator, run):
     """The command and the Python interface draw the same samples; another seed draws others."""
-    options = ["--temperature", 2.0, "--top-k", 8, "--top-p", 0.95, "--num-hypotheses", 7]
-    done = run("translate", "--workdir", trained[0], *options, "--seed", 3, input=LINES)
-    assert done.returncode == 0, done.stderr
+    options = ["--temperature", 2.0, "--top-k", 8, "--top-p", 0.95, "--num-hypotheses", 7, "--json-lines"]
+    done = succeed(run, "translate", "--workdir", trained[0], *options, "--seed", 3, input=LINES)
     sampling = {"temperature": 2.0, "top_k": 8, "top_p": 0.95, "num_hypotheses": 7}
-    (same, other) = (translator.translate(LINES.splitlines(), seed=seed, **sampling) for seed in (3, 4))
-    expected = [
-        (str(number), hypothesis.text, hypothesis.score)
-        for number, translation in enumerate(same, 1)
-        for hypothesis in translation.hypotheses
-    ]
-    rows = [line.split("\t") for line in done.stdout.splitlines()]
-    assert [(number, text) for number, _, text in rows] == [(number, text) for number, text, _ in expected]
-    assert [float(score) for _, score, _ in rows] == pytest.approx([score for *_, score in expected], abs=ROUNDED)
-    assert len(expected) == 3 * 7 + 1
-    assert len(set(expected)) > 10
+    same, other = (translator.translate(LINES.splitlines(), seed=seed, **sampling) for seed in (3, 4))
+    samples = [[own["text"] for own in json.loads(line)["hypotheses"]] for line in done.stdout.splitlines()]
+    assert samples == [[hypothesis.text for hypothesis in line.hypotheses] for line in same]
+    assert [len(own) for own in samples] == [7, 7, 1, 7]
+    assert len(set(samples[0])) > 4
     assert other != same
 
 
@@ -56,8 +49,7 @@ def test_prefixes_and_length_bounds(trained, run, tmp_path):
     (tmp_path / "prefixes").write_text("\nsix\nneuf\nzéro\n", encoding="utf-8")
     options = ["--input", tmp_path / "in", "--prefix-file", tmp_path / "prefixes", "--beam-size", 2]
     options += ["--min-decoding-length", 7, "--max-decoding-length", 7, "--json-lines"]
-    done = run("translate", "--workdir", trained[0], *options)
-    assert done.returncode == 0, done.stderr
+    done = succeed(run, "translate", "--workdir", trained[0], *options)
     records = [json.loads(line) for line in done.stdout.splitlines()]
     for record, line, begin in zip(records, LINES.splitlines(), ("", "six", "", "zéro"), strict=True):
         (hypothesis,) = record["hypotheses"]
@@ -66,7 +58,7 @@ def test_prefixes_and_length_bounds(trained, run, tmp_path):
         for tokens, text in ((record["source_tokens"], line), (hypothesis["tokens"], hypothesis["text"])):
             assert not tokens or "".join(tokens).replace("▁", " ").strip() == f"{text}</s>"
     assert "may be cut short: line 1" in done.stderr
-    done = run("translate", "--workdir", trained[0], "--prefix", "zéro", input=LINES)
+    done = run("translate", "--workdir", trained[0], "--prefix", "zéro", "--beam-size", 1, input=LINES)
     assert [line[:4] for line in done.stdout.splitlines()] == ["zéro", "zéro", "", "zéro"]
 
 
@@ -76,8 +68,7 @@ def test_averaged_checkpoints_and_ensembles_match_the_translator(trained, run, t
     shutil.copytree(trained[0], second)
     shutil.rmtree(second / "checkpoints" / "240")
     options = ["--checkpoint", "average:2", "--ensemble", second, "--beam-size", 2, *ONE_PROGRAM]
-    done = run("evaluate", "--workdir", trained[0], *options, "--output", hypotheses, "--json", scores)
-    assert done.returncode == 0, done.stderr
+    done = succeed(run, "evaluate", "--workdir", trained[0], *options, "--output", hypotheses, "--json", scores)
     for steps in ("200, 240", "160, 200"):
         assert f"parameters averaged over the checkpoints {steps}" in done.stderr
     ensemble = Translator.load(trained[0], "average:2", ComputeConfig(padding="longest"), ensemble=[second])
@@ -85,9 +76,6 @@ def test_averaged_checkpoints_and_ensembles_match_the_translator(trained, run, t
     assert list(read_lines(hypotheses)) == [translation.text for translation in translations]
     record = json.loads(scores.read_text())
     assert (record["checkpoint"], record["checkpoint_step"], record["networks"]) == ("average:2", 240, 2)
-    saved = read_item(trained[0] / "checkpoints", 240, "params")
-    assert record["parameters"] == 2 * sum(array.size for array in jax.tree.leaves(saved))
-    assert f"{trained[0]} + {second}: text, test" in " ".join(done.stdout.split())  # a title is as wide as its table
 
 
 def test_log_probabilities_of_given_translations(trained, translator, run, tmp_path):
@@ -95,54 +83,48 @@ def test_log_probabilities_of_given_translations(trained, translator, run, tmp_p
     for name, lines in (("in", sources), ("given", given)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     files = ["--source", tmp_path / "in", "--reference", tmp_path / "given", "--json", tmp_path / "totals.json"]
-    done = run("evaluate", "--workdir", trained[0], "--score", *files, "--output", tmp_path / "scores")
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    done = succeed(run, "evaluate", "--workdir", trained[0], "--score", *files, "--output", tmp_path / "scores")
     expected = translator.score(sources, given)
     scores = (tmp_path / "scores").read_text().splitlines()
     assert all(re.fullmatch(r"-\d+\.\d{4}", score) for score in scores)
     correct, wrong, _ = scores = list(map(float, scores))
     assert scores == pytest.approx([each.log_probability for each in expected], abs=ROUNDED)
-    assert wrong + 2 < correct < 0
+    assert wrong + 2 < correct
     totals = json.loads((tmp_path / "totals.json").read_text())
     assert totals["log_probability"] == pytest.approx(sum(scores), abs=3 * ROUNDED)
     assert totals["tokens"] == sum(each.tokens for each in expected)
     assert f"perplexity {totals['perplexity']:.2f}" in done.stderr
 
 
-def test_comparison_matches_the_sacrebleu_command(trained, toy, run, tmp_path):
+def test_comparison_matches_the_sacrebleu_command(trained, run, tmp_path):
     """Samples are compared with beam search."""
-    sampled, searched = tmp_path / "sampled.txt", tmp_path / "searched.fr"
-    command = ("evaluate", "--workdir", trained[0], *ONE_PROGRAM, "--json")
-    done = run(*command, tmp_path / "sampled.json", "--output", sampled, "--temperature", 0.1, "--seed", 1)
+    sampled, searched, scores_file = tmp_path / "sampled.txt", tmp_path / "searched.fr", tmp_path / "scores.json"
+    command = ("evaluate", "--workdir", trained[0], *ONE_PROGRAM, "--json", scores_file, "--output")
+    done = run(*command, sampled, "--temperature", 0.1, "--seed", 1)
     assert "temperature 0.1, seed 1" in done.stdout
-    record = json.loads((tmp_path / "sampled.json").read_text())
+    record = json.loads(scores_file.read_text())
     assert (record["temperature"], record["seed"], "beam_size" in record) == (0.1, 1, False)
 
-    done = run(*command, tmp_path / "searched.json", "--output", searched, "--beam-size", 2, "--compare", sampled)
-    assert done.returncode == 0, done.stderr
-    for name, split in (("searched.source.fr", "test.en"), ("searched.reference.fr", "test.fr")):
-        assert (tmp_path / name).read_bytes() == (toy.parent / split).read_bytes()
+    done = succeed(run, *command, searched, "--beam-size", 2, "--compare", sampled)
     sacrebleu = [Path(sys.executable).parent / "sacrebleu", tmp_path / "searched.reference.fr", "-i", sampled, searched]
     sacrebleu += ["-m", "bleu", "chrf", "--paired-bs", "--format", "text", "-w", "4"]
     printed = subprocess.run(sacrebleu, capture_output=True, text=True, check=True).stdout
     rows = [re.findall(r"(\d+\.\d+) \(\d", line) for line in printed.splitlines() if re.search(r"\.(txt|fr) │", line)]
-    p_values = re.findall(r"\(p = (\d\.\d+)\)", printed)
-    record = json.loads((tmp_path / "searched.json").read_text())
+    record = json.loads(scores_file.read_text())
     scores = [[record[f"{system}{metric}"] for metric in ("bleu", "chrf")] for system in ("baseline_", "")]
     assert [[f"{score:.4f}" for score in row] for row in scores] == rows
-    assert [f"{record[f'{metric}_p_value']:.4f}" for metric in ("bleu", "chrf")] == p_values
+    p_values = [f"{record[f'{metric}_p_value']:.4f}" for metric in ("bleu", "chrf")]
+    assert p_values == re.findall(r"\(p = (\d\.\d+)\)", printed)
     assert 0.001 < record["bleu_p_value"] < 0.999
     assert f" - BLEU       {record['compare_signature']}\n" in printed
-    p_value = f"{record['baseline_bleu']:.2f}  (paired bootstrap: p = {record['bleu_p_value']:.4f})"
-    assert p_value in done.stdout
+    assert f"{record['baseline_bleu']:.2f}  (paired bootstrap: p = {p_values[0]})" in done.stdout
 
 
 def test_lines_that_are_too_long_are_translated_in_parts(trained, translator, run):
     """Each part is translated as if alone and none is lost, also in a later chunk of the input."""
     long = "one two three. seven eight. nine two. " * 3 + "four" + " four" * 39
     lines = ["one.", long, "three.", *[""] * CHUNK, long]
-    done = run("translate", "--workdir", trained[0], "--beam-size", 1, input="\n".join(lines))
-    assert done.returncode == 0, done.stderr
+    done = succeed(run, "translate", "--workdir", trained[0], "--beam-size", 1, input="\n".join(lines))
     fits = lambda text: len(translator.tokenizer.encode_source([text])[0]) <= 32  # noqa: E731
     parts = [text for text, _, _ in split_text(long, "en", fits)]
     assert " ".join(parts) == long
@@ -157,56 +139,65 @@ def test_lines_that_are_too_long_are_translated_in_parts(trained, translator, ru
 
 
 @pytest.mark.parametrize(
+    ("command", "options", "message"),
+    [
+        (translate, "--top-k 5", "top_k 5 has no effect without a temperature"),
+        (translate, "--prefix a --prefix-file b", "--prefix and --prefix-file are mutually exclusive"),
+        (translate, "--alignment-layer 1", "--alignment-layer has no effect without --alignments FILE"),
+        (translate, "--alignments a --output a", "would be used twice"),
+        (translate, "--attention maps.gif", "maps.gif: the name must end in .json or .png"),
+        (translate, "--positions table.png --output a", "--positions translates nothing"),
+        (translate, "--input page.htm --json-lines", "--json-lines has no effect with HTML"),
+        (evaluate, "--data.target-language de", "translates from en to fr"),
+        (evaluate, "--score --beam-size 1", "--beam-size has no effect with --score"),
+        (evaluate, "--source a --reference a --split test", "--split has no effect"),
+        (evaluate, "--output o.txt --json o.source.txt", "o.source.txt: would be used twice"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_before_anything_is_loaded(trained, command, options, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        command.read_options(["--workdir", str(trained[0]), *options.split()])
+
+
+@pytest.mark.parametrize(
     ("program", "options", "message"),
     [
-        ("translate", ["--top-k", 5], "top_k 5 has no effect without a temperature"),
-        ("translate", ["--prefix", "a", "--prefix-file", "b"], "--prefix and --prefix-file are mutually exclusive"),
         ("translate", ["--prefix-file", "one-line"], "one-line has 1 lines, but standard input has 2"),
+        ("translate", ["--input", "many", "--prefix-file", "prefixes", "--output", "one-line"], 'prefix "☃"'),
         ("translate", ["--checkpoint", "average:9"], "9 checkpoints to average"),
         ("translate", ["--input", "one-line", "--output", "link"], "would be used twice"),
-        ("evaluate", ["--score", "--beam-size", 1], "--beam-size has no effect with --score"),
-        ("evaluate", ["--source", "link", "--reference", "link", "--split", "test"], "--split has no effect"),
-        ("evaluate", ["--data.target-language", "de"], "translates from en to fr"),
-        ("evaluate", ["--score", "--compare", "one-line"], "--compare has no effect with --score"),
+        ("translate", ["--alignments", "none/links"], "cannot be written"),
+        ("translate", ["--alignments", "new", "--alignment-layer", 2], "the network has 1 decoder layers"),
+        ("translate", ["--alignments", "new", "--alignment-head", 3], "the network has 2 heads"),
         ("evaluate", ["--compare", "one-line"], "one-line has 1 lines, but there are 37 to translate"),
-        ("evaluate", ["--output", "o.txt", "--json", "o.source.txt"], "o.source.txt: would be used twice"),
     ],
 )
 def test_invalid_requests_are_refused_and_write_nothing(trained, run, tmp_path, program, options, message):
     (tmp_path / "one-line").write_text("un !\n")
     (tmp_path / "link").symlink_to("one-line")
+    (tmp_path / "many").write_text("one.\n" * (CHUNK + 1))
+    (tmp_path / "prefixes").write_text("\n" * CHUNK + "☃\n", encoding="utf-8")
+    before = set(tmp_path.iterdir())
     done = run(program, "--workdir", trained[0], *options, cwd=tmp_path, input="one.\ntwo.\n")
     assert done.returncode == 2, done.stderr
     assert message in done.stderr.splitlines()[-1]
-    assert {path.name for path in tmp_path.iterdir()} == {"one-line", "link"}
+    assert set(tmp_path.iterdir()) == before
     assert (tmp_path / "one-line").read_text() == "un !\n"
 
 
 def test_ensembles_that_do_not_fit_are_refused(trained, tmp_path, monkeypatch):
     """Both directions of a corpus have the same joint tokenizer."""
-    other = shutil.copytree(trained[0], tmp_path / "other")
+    other, load_one = shutil.copytree(trained[0], tmp_path / "other"), loading._load_one
     config = (other / "config.toml").read_text(encoding="utf-8")
     swapped = config.replace('_language = "en"', '_language = "?"').replace('_language = "fr"', '_language = "en"')
     (other / "config.toml").write_text(swapped.replace('"?"', '"fr"'), encoding="utf-8")
     with pytest.raises(UserError, match=f"{other}: it translates from fr to en, but {trained[0]} from en to fr"):
         Translator.load(trained[0], ensemble=[other])
-    load_one, tokenizer = loading._load_one, random_translator().tokenizer
 
     def load_with_another_tokenizer(path, *arguments):
         network = load_one(path, *arguments)
-        return dataclasses.replace(network, tokenizer=tokenizer) if path == other else network
+        return dataclasses.replace(network, tokenizer=small_tokenizer()) if path == other else network
 
     monkeypatch.setattr(loading, "_load_one", load_with_another_tokenizer)
     with pytest.raises(UserError, match=f"{other}: its tokenizer differs from that of {trained[0]}"):
         Translator.load(trained[0], ensemble=[other])
-
-
-def test_prefix_that_is_invalid_on_a_late_line_leaves_the_old_output(trained, run, tmp_path):
-    (tmp_path / "in").write_text("one.\n" * (CHUNK + 1))
-    (tmp_path / "prefixes").write_text("\n" * CHUNK + "☃\n", encoding="utf-8")
-    (tmp_path / "out").write_text("the old output\n")
-    files = ["--input", tmp_path / "in", "--prefix-file", tmp_path / "prefixes", "--output", tmp_path / "out"]
-    done = run("translate", "--workdir", trained[0], *files)
-    assert done.returncode == 2
-    assert 'prefix "☃"' in done.stderr
-    assert (tmp_path / "out").read_text() == "the old output\n"

@@ -3,7 +3,6 @@
 The network is that of the toy corpus, in which some numbers are replaced by things, the same on both sides.
 """
 
-import json
 import random
 import re
 
@@ -15,39 +14,18 @@ from lingua_flax.data.subword_sampling import SubwordSampler
 from lingua_flax.host.errors import UserError
 from lingua_flax.inspection.attention_maps import attention_maps
 from lingua_flax.inspection.interventions import inspect, inspection_of
-from lingua_flax.options.schema import DecodingOptions
+from lingua_flax.options.config_files import read_config
+from lingua_flax.options.schema import ComputeConfig, DecodingOptions, TokenizerConfig
+from lingua_flax.training.preparation import open_with_tokenizer
 from lingua_flax.translation.translator import PREFIX_UNUSED, TRANSLATED_AROUND, Translator
 from lingua_flax.translation.word_alignment import align_translations, word_links
+from tests.helpers.commands import succeed
+from tests.helpers.translation import decisive_translator
 from tests.toy import ENGLISH, FRENCH
 
-THINGS = ["https://example.org/?a=b.c", "{name}", "%1$s", "12345", "`x = 1`", "me@example.org"]
+THINGS = ["https://example.org/?a=b.c", "{name}", "%1$s", "12345", "`x=1`", "me@example.org"]
 COUNT = 3  # placeholders
-
-
-@pytest.fixture(scope="module")
-def placing(toy, run, tmp_path_factory):
-    """Returns a workdir of a network with placeholders."""
-    folder, draw = tmp_path_factory.mktemp("placing"), random.Random(0)
-    sources, targets = [], []
-    for _ in range(700):
-        numbers = [draw.randrange(10) for _ in range(draw.randint(1, 5))]
-        things = draw.sample(THINGS, COUNT)
-        words = [things.pop() if things and draw.random() < 0.2 else number for number in numbers]
-        sides = [[word if isinstance(word, str) else names[word] for word in words] for names in (ENGLISH, FRENCH)]
-        sources.append(" ".join(sides[0]) + ".")
-        targets.append(" ".join(reversed(sides[1])) + " !")
-    for name, lines in (("train.en", sources), ("train.fr", targets)):
-        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    files = ("--data.train-source", folder / "train.en", "--data.train-target", folder / "train.fr")
-    options = ("--tokenizer.placeholders", COUNT, "--tokenizer.vocab-size", 45, "--training.num-steps", 300)
-    done = run("train", "--config", toy, *files, *options, "--workdir", folder / "w", "--training.eval-every", 0)
-    assert done.returncode == 0, done.stderr
-    return folder / "w"
-
-
-@pytest.fixture(scope="module")
-def translator(placing):
-    return Translator.load(placing)
+BEAM = DecodingOptions(beam_size=2)
 
 
 def lines_with_things(count, most, seed=1):
@@ -61,28 +39,49 @@ def lines_with_things(count, most, seed=1):
     return lines
 
 
-def test_all_things_are_kept_once_whatever_their_number(placing, run):
-    lines = [*lines_with_things(60, COUNT + 2), "https://example.org", "%s {a} %s 12345 {b}", "two `a b. C d.` one."]
-    options = ("--json-lines", "--num-hypotheses", 2, "--devices.padding", "longest")
-    done = run("translate", "--workdir", placing, *options, input="\n".join(lines))
-    assert done.returncode == 0, done.stderr
-    records = [json.loads(line) for line in done.stdout.splitlines()]
-    for line, record in zip(lines, records, strict=True):
-        for hypothesis in record["hypotheses"]:
+@pytest.fixture(scope="module")
+def placing(toy, run, tmp_path_factory):
+    """Returns a workdir of a network with placeholders."""
+    folder, names = tmp_path_factory.mktemp("placing"), dict(zip(ENGLISH, FRENCH, strict=True))
+    sources = lines_with_things(700, 2, seed=0)
+    words = [source.removesuffix(".").split() for source in sources]
+    targets = [" ".join(names.get(word, word) for word in reversed(own)) + " !" for own in words]
+    for name, lines in (("train.en", sources), ("train.fr", targets)):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    files = ("--data.train-source", folder / "train.en", "--data.train-target", folder / "train.fr")
+    options = ("--tokenizer.placeholders", COUNT, "--tokenizer.vocab-size", 45, "--training.num-steps", 300)
+    options += ("--training.eval-every", 0, "--training.checkpoint-every", 300)
+    succeed(run, "train", "--config", toy, *files, *options, "--workdir", folder / "w")
+    return folder / "w"
+
+
+@pytest.fixture(scope="module")
+def translator(placing):
+    return Translator.load(placing, devices=ComputeConfig(padding="longest"))
+
+
+def test_all_things_are_kept_once_whatever_their_number(translator, caplog):
+    kept = ["https://example.org", "%s {a} %s 12345 {b}"]
+    lines = [*kept, *lines_with_things(60, COUNT + 2), "two `a b. C d.` one."]
+    translations = translator.translate(lines, BEAM, num_hypotheses=2)
+    for line, translation in zip(lines, translations, strict=True):
+        for hypothesis in translation.hypotheses:
             for thing in [*THINGS, "`a b. C d.`", "{a}", "{b}"]:
-                assert hypothesis["text"].count(thing) == line.count(thing)
-            assert not re.search("[\U0010f000-\U0010ffff]", hypothesis["text"])
-    assert [record["hypotheses"][0]["text"] for record in records[60:62]] == lines[60:62]
-    assert TRANSLATED_AROUND in done.stderr  # at least those with more things than placeholders
-    around = [record for line, record in zip(lines, records, strict=True) if "sentences" in record["hypotheses"][0]]
+                assert hypothesis.text.count(thing) == line.count(thing)
+            assert not re.search("[\U0010f000-\U0010ffff]", hypothesis.text)
+    assert [translation.text for translation in translations[:2]] == kept
+    assert TRANSLATED_AROUND in caplog.text  # at least those with more things than placeholders
+    around = [translation for translation in translations if translation.hypotheses[0].parts]
     assert len(around) < 40  # others were placed by the network
-    assert all("".join(part["source"] for part in record["hypotheses"][0]["sentences"]) for record in around)
+    for translation in around:
+        parts = " ".join(text for text, _ in translation.hypotheses[0].parts)
+        assert "".join(parts.split()) == "".join(translation.source.split())
 
 
 def test_a_prefix_is_used_as_soon_as_something_is_translated(translator, caplog):
     lines = ["12345", "", "12345. Two three.", "{name} %1$s 12345 me@example.org one.", "one {name} two."]
     prefixes = ["deux", "deux", "deux", "deux", "deux {name}"]
-    kept, empty, second, around, placed = (line.text for line in translator.translate(lines, prefixes=prefixes))
+    kept, empty, second, around, placed = (line.text for line in translator.translate(lines, BEAM, prefixes=prefixes))
     assert (kept, empty) == ("12345", "")
     assert second.startswith("12345. deux")
     assert around.startswith("{name} %1$s 12345 me@example.org deux")
@@ -91,25 +90,22 @@ def test_a_prefix_is_used_as_soon_as_something_is_translated(translator, caplog)
     assert f"{PREFIX_UNUSED}: line 1\n" in caplog.text
 
 
-def test_terms_of_a_glossary_are_placed(placing, trained, run, tmp_path):
-    lines = [re.sub(r"\bnine\b", "nine hundred", line) for line in lines_with_things(40, 1, seed=2)]
+def test_terms_of_a_glossary_are_placed(placing, run, tmp_path):
+    lines = [re.sub(r"\bnine\b", "nine hundred", line) for line in [*lines_with_things(40, 1, seed=2), "Seven one."]]
     path = tmp_path / "terms.tsv"
     path.write_text("nine hundred\tneuf-cents\nseven\tSEPT\nnine\t9\n")
-    command = ("translate", "--workdir", placing, "--glossary", path)
-    done = run(*command, input="\n".join(lines))
-    assert done.returncode == 0, done.stderr
+    options = ("--glossary", path, "--match-case", "--beam-size", 2, "--devices.padding", "longest")
+    done = succeed(run, "translate", "--workdir", placing, *options, input="\n".join(lines))
     for line, text in zip(lines, done.stdout.splitlines(), strict=True):
         assert text.count("neuf-cents") == line.count("nine hundred")
         assert text.count("SEPT") == line.count("seven")
         assert "9" not in text.replace("12345", "")
-    cased = run(*command, "--match-case", input="Seven one.\nseven one.")
-    assert [text.count("SEPT") for text in cased.stdout.splitlines()] == [0, 1]
     with pytest.raises(UserError, match="a glossary needs a network with placeholders"):
-        Translator.load(trained[0]).with_glossary(Glossary((("one", "un"),)))
+        decisive_translator().with_glossary(Glossary((("one", "un"),)))
 
 
 def test_words_are_aligned_around_what_stays(translator):
-    translations = translator.translate([f"{line} two `a b` one." for line in lines_with_things(20, 1)])
+    translations = translator.translate([f"{line} two `a b` one." for line in lines_with_things(20, 1)], BEAM)
     for line, links in zip(translations, align_translations(translator, translations), strict=True):
         words = word_links(links, line.source, line.text)
         assert words
@@ -117,13 +113,13 @@ def test_words_are_aligned_around_what_stays(translator):
         for link in links:
             for text, characters in ((line.source, link.source), (line.text, link.target)):
                 token = text[slice(*characters)].strip()
-                assert "`" not in token or token in ("`a b`", "`x = 1`")  # never a part of it
+                assert "`" not in token or token in ("`a b`", "`x=1`")  # never a part of it
 
 
 def test_placeholders_are_shown_as_what_they_stand_for(translator):
-    (translation,) = translator.translate(["one {name} two."])
+    (translation,) = translator.translate(["one {name} two."], BEAM)
     maps = attention_maps(inspection_of(translator, translation), translator.tokenizer)
-    answer = inspect(translator, "one {name} two.", DecodingOptions()).as_json(translator.tokenizer)
+    answer = inspect(translator, "one {name} two.", BEAM).as_json(translator.tokenizer)
     assert "{name}" in maps.source_tokens
     for side in ("source", "target"):
         assert "{name}" in [token["piece"] for token in answer[side]]
@@ -132,16 +128,16 @@ def test_placeholders_are_shown_as_what_they_stand_for(translator):
 
 def test_sampled_segmentations_are_possible_ones(translator):
     tokenizer = translator.tokenizer
-    assert len(tokenizer.placeholders) == COUNT
     lines = [tokenizer.protect(line).text for line in lines_with_things(30, COUNT)]
     best = SubwordSampler(tokenizer.source, alpha=50.0)  # practically always the best segmentation
     assert [best.sample(line, np.random.default_rng(0)) for line in lines] == tokenizer.source.encode(lines)
 
 
-def test_placeholders_belong_to_the_tokenizer(placing, toy, run, tmp_path):
-    given = ("--tokenizer.model-file", placing / "tokenizer.model", "--training.num-steps", 1)
-    done = run("train", "--config", toy, "--workdir", tmp_path / "w", *given, "--tokenizer.placeholders", 5)
-    assert done.returncode == 2
-    assert f"tokenizer.placeholders must be {COUNT} with it, not 5" in done.stderr
-    done = run("train", "--config", toy, "--workdir", tmp_path / "w", *given, "--tokenizer.sampling-alpha", 0.5)
-    assert done.returncode == 0, done.stderr
+def test_placeholders_belong_to_the_tokenizer(placing, toy):
+    def opened(placeholders):
+        tokenizer = TokenizerConfig(model_file=placing / "tokenizer.model", placeholders=placeholders)
+        return open_with_tokenizer(read_config(toy).model_copy(update={"tokenizer": tokenizer}), None)[1]
+
+    assert len(opened(0).placeholders) == COUNT
+    with pytest.raises(UserError, match=f"tokenizer.placeholders must be {COUNT} with it, not 5"):
+        opened(5)

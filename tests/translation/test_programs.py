@@ -1,8 +1,10 @@
-"""The number of compiled programs; padding all sentences to the same length changes nothing else."""
+"""The programs that are compiled, for batches of which lengths and sizes, and those that run at a time."""
 
 import dataclasses
+import os
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,62 +13,41 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lingua_flax.data.batch import length_batches
+from lingua_flax.devices import compilation
 from lingua_flax.devices.compilation import compiled_program
-from tests.helpers.translation import random_translator
+from lingua_flax.devices.mesh import make_mesh
+from lingua_flax.options.schema import MeshConfig
+from lingua_flax.translation.parallel import map_concurrently, num_concurrent_programs
+from tests.conftest import HUNG_AFTER
+from tests.helpers.commands import succeed
+from tests.helpers.translation import decisive_translator
 from tests.processes import read_lines
 from tests.toy import ENGLISH, FRENCH
 
 
-def programs_compiled(stderr: str) -> int:
-    """Returns the number in the last line of a command's log."""
-    (count,) = re.findall(r"^compiled (\d+) programs?,", stderr, re.MULTILINE)
-    return int(count)
+def test_padding_to_the_longest_saves_programs_and_does_not_change_validation(toy, run, trained, tmp_path, monkeypatch):
+    """As on accelerators: four programs, for the initial state, the step, and the loss and the search of a validation.
 
-
-@pytest.fixture(scope="module")
-def two_lengths(tmp_path_factory) -> tuple[Path, Path]:
-    """Returns the files of a batch of 64 short pairs and a few long ones, which are padded to another length."""
-    folder = tmp_path_factory.mktemp("lengths")
+    A batch of 64 short pairs is validated, and a few long ones, which "lengths" pads to another length. The model is
+    already trained, so that its translations have a score.
+    """
     numbers = [[(line + word) % 10 for word in range(1 if line < 64 else 8)] for line in range(68)]
     sources = [" ".join(ENGLISH[n] for n in line) + "." for line in numbers]
     targets = [" ".join(FRENCH[n] for n in reversed(line)) + " !" for line in numbers]
-    for name, lines in (("lines.en", sources), ("lines.fr", targets)):
-        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return folder / "lines.en", folder / "lines.fr"
-
-
-@pytest.fixture(scope="module")
-def runs(toy, run, trained, two_lengths, tmp_path_factory):
-    """Returns the workdir and the completed command of two runs that differ in padding: "longest" as on accelerators.
-
-    Their model is already trained, so that its translations have a score.
-    """
-    files = ["--data.validation-source", two_lengths[0], "--data.validation-target", two_lengths[1]]
-    model = ["--training.init-from", trained[0], "--tokenizer.model-file", trained[0] / "tokenizer.model"]
-    options = [*files, *model, "--training.num-steps", 2, "--training.eval-every", 1]
-    results = {}
-    for padding in ("lengths", "longest"):
-        workdir = tmp_path_factory.mktemp("runs") / padding
-        command = ["train", "--config", toy, "--workdir", workdir, "--devices.padding", padding]
-        results[padding] = workdir, run(*command, *options, process=True)
-        assert results[padding][1].returncode == 0, results[padding][1].stderr
-    return results
-
-
-def test_run_compiles_four_programs(runs):
-    """The initial state, the step, and the loss and the search of a validation."""
-    workdir, done = runs["longest"]
-    assert programs_compiled(done.stderr) == 4
-    assert [line["programs_compiled"] for line in read_lines(workdir) if "loss" in line][-1] == 4
-    assert programs_compiled(runs["lengths"][1].stderr) == 6
-
-
-def test_padding_does_not_change_validation(runs):
-    longest, lengths = (
-        [line for line in read_lines(runs[padding][0]) if "validation_loss" in line]
-        for padding in ("longest", "lengths")
-    )
+    for side, lines in (("source", sources), ("target", targets)):
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    options = ["--config", toy, "--data.validation-source", tmp_path / "source"]
+    options += ["--data.validation-target", tmp_path / "target", "--training.init-from", trained[0]]
+    options += ["--training.num-steps", 2, "--training.eval-every", 1]
+    validations = []
+    for padding, programs in (("longest", 4), ("lengths", 6)):
+        monkeypatch.setattr(compilation, "_programs", {})  # as in a new process
+        done = succeed(run, "train", *options, "--workdir", tmp_path / padding, "--devices.padding", padding)
+        assert f"\ncompiled {programs} programs, " in done.stderr
+        lines = read_lines(tmp_path / padding)
+        assert [line["programs_compiled"] for line in lines if "loss" in line][-1] == programs
+        validations.append([line for line in lines if "validation_loss" in line])
+    longest, lengths = validations
     assert len(longest) == 2
     assert longest[0]["validation_bleu"] > 0
     assert [line["validation_bleu"] for line in longest] == [line["validation_bleu"] for line in lengths]
@@ -85,42 +66,20 @@ def test_run_stopped_while_validation_is_compiled_is_saved(toy, run, tmp_path):
     assert not [line for line in read_lines(workdir) if "validation_loss" in line]
 
 
-def test_all_batches_can_have_the_same_length():
-    lengths = [3, 90, 7, 2, 60, 4]
-    assert [length for _, length in length_batches(lengths, 2, 100)] == [13, 13, 100]
-    assert [length for _, length in length_batches(lengths, 2, 100, same_length=True)] == [100] * 3
-
-
 def test_threads_that_request_the_same_program_share_it():
-    traced, programs = [], []
+    traced = []
 
     @jax.jit
     def double(x):
         traced.append(x.shape)
         return 2 * x
 
-    def request():
-        programs.append(compiled_program(double, jnp.ones(3)))
-
-    threads = [threading.Thread(target=request) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        programs = list(threads.map(lambda _: compiled_program(double, jnp.ones(3)), range(8)))
     assert traced == [(3,)]
     assert len(set(map(id, programs))) == 1
     assert compiled_program(double, jax.ShapeDtypeStruct((4,), jnp.float32))(jnp.ones(4)).tolist() == [2.0] * 4
     assert traced == [(3,), (4,)]
-
-
-def test_compilation_error_is_raised_at_every_request():
-    @jax.jit
-    def wrong(x):
-        raise ValueError("cannot be traced")
-
-    for _ in range(2):
-        with pytest.raises(ValueError, match="cannot be traced"):
-            compiled_program(wrong, jnp.ones(3))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +93,42 @@ def test_compilation_error_is_raised_at_every_request():
 )
 def test_batch_size_is_limited_by_the_size_of_the_caches(platform, layers, width, longest, beams, rows):
     sizes = {"num_decoder_layers": layers, "embed_dim": width, "max_length": 256}
-    config = random_translator().config.model_copy(update=sizes)
+    config = decisive_translator().config.model_copy(update=sizes)
     mesh = SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform)]))
-    translator = dataclasses.replace(random_translator(), config=config, mesh=mesh)
+    translator = dataclasses.replace(decisive_translator(), config=config, mesh=mesh)
     assert translator.decoding_batch_size(longest, beams) == rows
+
+
+def test_results_are_in_order_although_the_second_call_of_two_returns_first():
+    returned = [threading.Event() for _ in range(8)]
+
+    def square(number):
+        if number % 2 == 0:
+            assert returned[number + 1].wait(HUNG_AFTER)
+        returned[number].set()
+        return number**2
+
+    assert list(map_concurrently(square, range(8), 2)) == [(number, number**2) for number in range(8)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_calls_follow_an_error_or_the_last_result_that_is_taken(workers):
+    called = []
+
+    def fail_at_two(number):
+        called.append(number)
+        return 1 / (number - 2)
+
+    with pytest.raises(ZeroDivisionError):
+        list(map_concurrently(fail_at_two, range(50), workers))
+    assert len(called) < 8
+    called.clear()
+    results = map_concurrently(called.append, range(50), workers)
+    assert next(results) == (0, None)
+    results.close()
+    assert len(called) < 8
+
+
+def test_several_devices_run_one_program_at_a_time():
+    assert num_concurrent_programs(make_mesh(MeshConfig(), jax.devices()[:1])) == min(4, len(os.sched_getaffinity(0)))
+    assert num_concurrent_programs(SimpleNamespace(size=2)) == 1

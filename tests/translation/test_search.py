@@ -16,6 +16,7 @@ from tests.helpers.search import (
     START,
     WIDE,
     WORDS,
+    beam_search_by_lists,
     compiled_beam_search,
     compiled_greedy_search,
     config,
@@ -27,7 +28,6 @@ from tests.helpers.search import (
 )
 
 TABLES = random_tables(3, seed=0, scale=2)
-FREE = constraints()
 
 
 def exhaustive(table, alpha):
@@ -44,44 +44,6 @@ def exhaustive(table, alpha):
     return sorted(hypotheses, reverse=True)
 
 
-def beam_search_by_lists(table, beams, alpha):
-    """Returns the hypotheses that a beam search of a sentence finds as (score, tokens), best first.
-
-    It ends when nothing alive can overtake, at any of the lengths that are left.
-    """
-    log_probabilities, length = log_softmax(table), len(table)
-    alive, finished = [(0.0, [START])], []
-    for index in range(length):
-        candidates = [
-            (score + log_probabilities[index, tokens[-1], token], [*tokens, token])
-            for score, tokens in alive
-            for token in ([END] if index == length - 1 else [END, *WORDS])
-        ]
-        best = sorted(candidates, reverse=True)[: 2 * beams]
-        ended = [(score / penalty(index + 1, alpha), tokens[1:]) for score, tokens in best[:beams] if tokens[-1] == END]
-        finished = sorted(finished + ended, reverse=True)[:beams]
-        alive = [candidate for candidate in best if candidate[1][-1] != END][:beams]
-        reachable = [score / penalty(n, alpha) for score, _ in alive for n in range(index + 2, length + 1)]
-        if len(finished) == beams and finished[-1][0] >= max(reachable, default=-np.inf):
-            break
-    return finished
-
-
-def greedy_by_loop(table, limit, minimum, prefix):
-    """Returns the tokens that are likeliest one after another."""
-    last, tokens = START, []
-    while last != END:
-        position = len(tokens)
-        allowed = [*WORDS, END] if position >= minimum - 1 else WORDS
-        if position == limit - 1:
-            allowed = [END]
-        if position < len(prefix):
-            allowed = [prefix[position]]
-        last = max(allowed, key=lambda token: table[position, last, token])
-        tokens.append(last)
-    return tokens
-
-
 def check_hypotheses(result, sentence, expected):
     """Checks that the hypotheses of a sentence are exactly the expected (score, tokens)."""
     tokens, scores = result.tokens[sentence], result.scores[sentence]
@@ -93,28 +55,29 @@ def check_hypotheses(result, sentence, expected):
 
 
 @pytest.mark.parametrize(
-    ("limits", "minimum", "prefixes", "alpha"),
+    ("max_lengths", "minimum", "prefixes", "alpha"),
     [
         ([LENGTH] * 3, 1, ([],) * 3, 0.6),
-        ([LENGTH] * 3, 1, ([],) * 3, 1.5),
-        ([2, 4, 3], 1, ([],) * 3, 0.6),
-        ([LENGTH] * 3, 2, ([],) * 3, 0.6),
+        ([2, 4, 3], 1, ([],) * 3, 1.5),
         ([LENGTH] * 3, LENGTH, ([],) * 3, 0.6),
         ([LENGTH, 3, 4], 2, ([3], [], [4, 2]), 0.6),
     ],
 )
-def test_wide_beam_finds_all_that_is_allowed_and_greedy_search_the_likeliest_tokens(limits, minimum, prefixes, alpha):
-    own = constraints(limits, minimum, prefixes)
+def test_wide_beam_finds_all_that_is_allowed_and_greedy_search_the_likeliest_tokens(
+    max_lengths, minimum, prefixes, alpha
+):
+    own = constraints(max_lengths, minimum, prefixes)
     beam = jax.device_get(compiled_beam_search(TABLES, own, beams=WIDE, alpha=alpha))
     greedy = compiled_greedy_search(TABLES, own, alpha=alpha).tokens.tolist()
-    for sentence, (limit, prefix) in enumerate(zip(limits, prefixes, strict=True)):
+    for sentence, (limit, prefix) in enumerate(zip(max_lengths, prefixes, strict=True)):
         expected = [
             (score, tokens)
             for score, tokens in exhaustive(TABLES[sentence], alpha)
             if minimum <= len(tokens) <= limit and tokens[: len(prefix)] == prefix
         ]
         check_hypotheses(beam, sentence, expected)
-        likeliest = greedy_by_loop(TABLES[sentence], limit, minimum, prefix)
+        limits = {"limit": limit, "minimum": minimum, "prefix": prefix}
+        _, [(_, likeliest)] = beam_search_by_lists(TABLES[sentence], 1, alpha, **limits)
         assert [token for token in greedy[sentence][0] if token] == likeliest
 
 
@@ -126,7 +89,7 @@ def test_narrow_beams_end_exactly_when_nothing_can_overtake(beams):
     for alpha in (0.0, 0.6, 1.5):
         result = jax.device_get(compiled_beam_search(tables, own, beams=beams, alpha=alpha))
         for sentence, table in enumerate(tables):
-            check_hypotheses(result, sentence, beam_search_by_lists(table, beams, alpha))
+            check_hypotheses(result, sentence, beam_search_by_lists(table, beams, alpha, limit=9)[1])
 
 
 def test_best_hypothesis_finishes_after_two_others_by_hand():
@@ -210,7 +173,7 @@ def test_early_end_keeps_the_requested_hypotheses():
         steps.clear()
 
 
-@pytest.mark.parametrize(("size", "count"), [(5, 1), (40, 3), (5000, 10), (5003, 10), (4999, 1), (32000, 8)])
+@pytest.mark.parametrize(("size", "count"), [(40, 3), (5000, 10), (5003, 10), (4999, 1)])
 def test_top_k_sums_equal_those_of_numpy(size, count):
     """Of equal sums, the first comes first."""
     generator = np.random.default_rng(0)
@@ -233,7 +196,7 @@ def draw(temperature, top_k, top_p):
 
     @jax.jit
     def run(keys, temperature):
-        own = config(FREE)
+        own = config(constraints())
         return sample(look_up, TABLES, own, keys=keys, temperature=temperature, top_k=top_k, top_p=top_p).run()
 
     result = jax.device_get(run(jax.random.split(jax.random.key(0), (3, NUM_SAMPLES)), temperature))
@@ -259,8 +222,7 @@ def probabilities(table, temperature, top_k, top_p):
 
 
 @pytest.mark.parametrize(
-    ("temperature", "top_k", "top_p"),
-    [(1.0, None, None), (0.5, None, None), (2.0, 2, None), (2.0, None, 0.7), (2.0, 2, 0.7), (2.0, 50, 1.0)],
+    ("temperature", "top_k", "top_p"), [(0.5, None, None), (2.0, 2, 0.7), (2.0, 50, 0.7), (2.0, None, 1.0)]
 )
 def test_samples_follow_the_exact_distribution(temperature, top_k, top_p):
     """The counts of all hypotheses are within 4.5 standard deviations, and 2, of what is expected."""

@@ -6,8 +6,7 @@ import pytest
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation import requests
 from lingua_flax.translation.segmented_search import SEGMENT, SegmentedSearch, Shape, shapes
-from tests.helpers.pairs import PAIRS
-from tests.helpers.translation import random_translator
+from tests.helpers.translation import decisive_translator
 
 
 def check(found, expected):
@@ -20,11 +19,9 @@ def check(found, expected):
 @pytest.mark.parametrize("beams", [1, 3])
 def test_sentences_are_found_as_in_one_call_as_long_as_somebody_waits_for_them(beams):
     """With programs for five sentences, and for one of them."""
-    translator, options, steps = random_translator(), DecodingOptions(beam_size=beams, length_penalty=0.6), []
-    pieces = translator.divided([source for source, _ in PAIRS], one_sentence_per_line=True, translate_unknown=True)
-    parts = requests.parts_of(pieces, None, translator.tokenizer, options, translator.max_length)
-    length = shapes(5, translator.max_length)[1].length
-    parts = [part for part in parts if len(part.source) <= length][:5]
+    translator, options, steps = decisive_translator(), DecodingOptions(beam_size=beams, length_penalty=0.6), []
+    lines, length = ["the cat eats", "a dog sleeps", "milk", "seven geese", "he walked"], 20
+    parts = requests.parts_of(translator.divided(lines), None, translator.tokenizer, options, translator.max_length)
     search = SegmentedSearch(translator, options, lambda count, seconds: steps.append(count))
     for rows in (5, 1):
         search.compile(Shape(rows, length))

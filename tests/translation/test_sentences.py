@@ -1,7 +1,6 @@
 """Dividing text into sentences, and translating them one by one."""
 
 import json
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.line_splitting import split_lines, split_text
 from lingua_flax.translation.requests import parts_of
 from lingua_flax.translation.sentences import split_sentences
-from lingua_flax.translation.translator import NOT_TRANSLATED, Translator
+from lingua_flax.translation.translator import NOT_TRANSLATED
+from tests.helpers.commands import succeed
 from tests.helpers.texts import LINES
 
 CASES = [
@@ -67,8 +67,7 @@ class Characters:
     ("line", "languages", "texts", "after"),
     [
         ("One.  Two! \tThree", ("en", "fr"), ["One.", "Two!", "Three"], ["  ", " \t", ""]),
-        ("One. Two.", ("en", "zh-Hans"), ["One.", "Two."], ["", ""]),
-        ("One.  Two.", ("en", "ja"), ["One.", "Two."], ["  ", ""]),
+        ("One. Two.  Three.", ("en", "zh-Hans"), ["One.", "Two.", "Three."], ["", "  ", ""]),
         ("他来了。她走了。", ("zh", "en"), ["他来了。", "她走了。"], [" ", ""]),
         ("  One. ", ("en", "fr"), ["One."], [""]),
         ("aaaaaaaa bbbbbbbb. C.", ("en", "th"), ["aaaaaaaa", "bbbbbbbb.", "C."], ["", "", ""]),
@@ -98,58 +97,42 @@ def test_sentences_that_are_too_long_are_split_at_spaces_else_within_words(line,
     assert [part for part, _, _ in split_text(line, "en", lambda part: len(part) <= length)] == parts
 
 
-@pytest.mark.parametrize(("target", "after"), [("en", [" ", " ", " ", " ", ""]), ("ja", [""] * 5)])
-def test_pieces_around_what_stays_are_separated_as_the_target_language_wants(target, after):
-    divided = split_lines(["请打开https://example.org/页面并发给me@example.org好。"], Characters(), ("zh", target), 100)
+@pytest.mark.parametrize(("target", "space"), [("en", " "), ("ja", "")])
+def test_pieces_around_what_stays_are_separated_as_the_target_language_wants(target, space):
+    line = "请打开https://example.org/页面并发给me@example.org好。谢谢。"
+    divided = split_lines([line], Characters(), ("zh", target), 100)
     parts = parts_of(divided, None, Characters(), DecodingOptions(), 100)
-    assert [part.text for part in parts] == ["请打开", "https://example.org/", "页面并发给", "me@example.org", "好。"]
-    assert [part.after for part in parts] == after
-
-
-SENTENCES = ["two nine nine eight.", "three zero.", "four eight three two."]
-PARAGRAPH = "two nine nine eight. three zero.   four eight three two."
+    texts = ["请打开", "https://example.org/", "页面并发给", "me@example.org", "好。", "谢谢。"]
+    assert [part.text for part in parts] == texts
+    assert [part.after for part in parts] == [*[space] * 5, ""]
 
 
 def test_hypotheses_of_a_line_consist_of_those_of_its_sentences(trained, run, tmp_path):
-    command = ("translate", "--workdir", trained[0], "--beam-size", 3)
-    options = ("--num-hypotheses", 3, "--json-lines", "--alignments", tmp_path / "links")
-    done = run(*command, *options, input="\n".join([PARAGRAPH, *SENTENCES]))
+    sentences = ["two nine nine eight.", "three zero.", "four eight three two."]
+    paragraph = f"{sentences[0]} {sentences[1]}   {sentences[2]}"
+    command = ("translate", "--workdir", trained[0], "--beam-size", 2)
+    options = ("--num-hypotheses", 2, "--json-lines", "--alignments", tmp_path / "links")
+    done = succeed(run, *command, *options, input="\n".join([paragraph, *sentences]))
     assert "cut into" not in done.stderr
     together, *alone = map(json.loads, done.stdout.splitlines())
     for rank, hypothesis in enumerate(together["hypotheses"]):
         first, second, third = own = [sentence["hypotheses"][rank] for sentence in alone]
         assert hypothesis["text"] == f"{first['text']} {second['text']}   {third['text']}"
         assert hypothesis["score"] == pytest.approx(sum(each["score"] for each in own), abs=1e-4)
-        assert [part["source"] for part in hypothesis["sentences"]] == SENTENCES
+        assert hypothesis["tokens"] == [*first["tokens"][:-1], *second["tokens"][:-1], *third["tokens"]]
+        assert [part["source"] for part in hypothesis["sentences"]] == sentences
         assert [part["tokens"] for part in hypothesis["sentences"]] == [each["tokens"] for each in own]
     assert "sentences" not in alone[0]["hypotheses"][0]
     links = (tmp_path / "links").read_text().splitlines()[0].replace("-", " ")
     assert max(map(int, links.split())) >= 6
-    one = run(*command, "--one-sentence-per-line", input=PARAGRAPH)
+    one = run(*command, "--one-sentence-per-line", input=paragraph)
     assert one.stdout.strip() != together["hypotheses"][0]["text"]
-
-
-def test_a_run_looks_at_its_training_text(trained, toy, run, tmp_path):
-    """Of a text with several sentences on a line, lines are taken as they are; a tokenizer of another text is noted."""
-    (tmp_path / "train.ru").write_text("Мама мыла раму. Папа читал.\n" * 20)
-    (tmp_path / "train.fr").write_text("un deux trois. un.\n" * 20)
-    options = ["--data.train-source", tmp_path / "train.ru", "--data.train-target", tmp_path / "train.fr"]
-    options += ["--tokenizer.model-file", trained[0] / "tokenizer.model", "--training.num-steps", 1]
-    done = run("train", "--config", toy, "--workdir", tmp_path / "w", *options)
-    assert done.returncode == 0, done.stderr
-    several, other = "of the training lines hold several sentences: ", "the tokenizer has no pieces for "
-    assert f"100% {several}translation will take lines as they are, rather than sentence by sentence" in done.stderr
-    assert re.search(rf"^{other}\d\d% of the characters in en: is it the right one\?$", done.stderr, re.MULTILINE)
-    assert several not in trained[1].stderr
-    assert other not in trained[1].stderr
-    (translation,) = Translator.load(tmp_path / "w").translate([PARAGRAPH])
-    assert not translation.hypotheses[0].parts
 
 
 def test_sentences_in_unknown_characters_are_returned_as_they_are(trained, run):
     lines = ["two nine.", "Привет мир", "日本語です。 two nine.", "two nine é.", "👍 👍", ""]
-    options = ("--workdir", trained[0], "--beam-size", 2, "--num-hypotheses", 2, "--json-lines")
-    done = run("translate", *options, input="\n".join(lines) + "\n")
+    command = ("translate", "--workdir", trained[0], "--beam-size", 2)
+    done = succeed(run, *command, "--num-hypotheses", 2, "--json-lines", input="\n".join(lines) + "\n")
     known, cyrillic, mixed, accent, emoji, empty = (json.loads(line)["hypotheses"] for line in done.stdout.splitlines())
     assert mixed[0]["text"] == f"日本語です。 {known[0]['text']}"
     assert accent[0]["text"] != lines[3]
@@ -157,6 +140,6 @@ def test_sentences_in_unknown_characters_are_returned_as_they_are(trained, run):
     for line, hypotheses in ((lines[1], cyrillic), (lines[4], emoji)):
         assert hypotheses == [{"text": line, "score": 0.0, "tokens": []}] * 2
     assert f"{NOT_TRANSLATED}: line 2, 3, 5" in done.stderr.splitlines()
-    invented = run("translate", "--workdir", trained[0], "--translate-unknown", input=lines[1])
+    invented = run(*command, "--translate-unknown", input=lines[1])
     assert invented.stdout.strip() not in (lines[1], "")
     assert "not translated" not in invented.stderr

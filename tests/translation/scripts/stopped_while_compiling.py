@@ -9,18 +9,19 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from lingua_flax.__main__ import main
 from lingua_flax.training import loop
 
 
-def warm_up(*arguments) -> None:
+def warm_up(translator: Any, data: Any) -> None:
     while not metrics.exists() or not metrics.stat().st_size:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGTERM)
-    compile_validation(*arguments)
+    compile_validation(translator, data)
     threading.main_thread().join()
-    compile_validation(*arguments)
+    compile_validation(translator, data)
 
 
 if __name__ == "__main__":
