@@ -22,7 +22,7 @@ class Nesting(html.parser.HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.open: list[str] = []
+        self.open = []
         self.feed(page)
         self.close()
         assert self.open == []
