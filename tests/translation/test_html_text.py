@@ -112,7 +112,7 @@ def test_structure_stays(page, rendered):
 @pytest.mark.parametrize(
     ("page", "translation", "partners", "rendered"),
     [
-        (" the <b>red</b> car", "la voiture rouge", [0, 2, 1], " la voiture <b>rouge</b>"),
+        (" the (<b>red</b>) car", "(rouge) la voiture", [1, 0, 2], " (<b>rouge</b>) la voiture"),
         ("<b>a goldfish</b> sleeps.", "un poisson rouge dort.", [0, None, 1, 2], "<b>un poisson rouge</b> dort."),
         ("<b>I am</b> here.", "je suis ici.", [None, 1, 2], "je <b>suis</b> ici."),  # no link, no bold
         ("<b>yes, it is</b>", "oui", [None], "<b>oui</b>"),  # around all of it
