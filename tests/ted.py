@@ -1,7 +1,6 @@
-"""A small archive with the layout of ted_hrlr_translate, which commands can be made to accept as the published one."""
+"""A small archive with the layout of ted_hrlr_translate."""
 
 import io
-import shutil
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,19 +58,3 @@ tokens_per_batch = 256
 eval_every = 0
 """
 )
-
-
-def accepting(
-    archive: Path, folder: Path, report: Path, dataset: str = "ted_hrlr_translate", url: str = TED
-) -> dict[str, str]:
-    """Returns variables with which commands accept an archive as the one published at the URL.
-
-    Each command also adds a line to the report at its end: its name, and whether it imported TensorFlow.
-
-    Args:
-      folder: where Python finds what makes them do so; made if it is missing.
-    """
-    folder.mkdir(exist_ok=True)
-    shutil.copy(Path(__file__).parent / "scripts" / "accept_archive.py", folder / "sitecustomize.py")
-    variables = {"ARCHIVE_DATASET": dataset, "ARCHIVE_URL": url, "ARCHIVE": str(archive), "ARCHIVE_REPORT": str(report)}
-    return {"PYTHONPATH": str(folder)} | variables

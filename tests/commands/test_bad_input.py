@@ -18,18 +18,11 @@ from tests.toy import write_corpus
     ("words", "options"),
     [
         (r"unknown option --json-file; did you mean --json\?", "--json-file f"),
-        (r"vocab_size 60000 is larger than the corpus supports.* works is \d+$", "--tokenizer.vocab-size 60000"),
-        (r"vocab_size 9 is too small.* the smallest that works is \d+$", "--tokenizer.vocab-size 9"),
         ("patience 2 has no effect", "--training.patience 2 --training.eval-every 0"),
-        (
-            "below the run's",
-            "--training.num-epochs 1 --optimizer.schedule cosine --optimizer.warmup-steps 500",
-        ),
+        ("below the run's", "--training.num-epochs 1 --optimizer.schedule cosine --optimizer.warmup-steps 500"),
         ("devices.platform gpu: .*none on this machine", "--devices.platform gpu"),
         ("devices.mesh data 64, fsdp 1, tensor 1 needs 64 devices; available: 1", "--devices.mesh.data 64"),
-        ("unknown corpus.*did you mean .multi30k", "--data.name multi31k"),
         ("missing.model.*No such file", "--tokenizer.model-file missing.model"),
-        ("not a SentencePiece model", "--tokenizer.model-file README.md"),
         ("~nosuchuser/a: there is no such home directory", "--data.train-source ~nosuchuser/a"),
     ],
 )
@@ -51,19 +44,21 @@ def test_workdirs_that_cannot_be_created(refused, toy, tmp_path):
     train = ("train", "--config", toy, "--workdir")
     languages = ("--source-language", "en", "--target-language", "fr")
     build = ("build", *languages, "--train", *toy.parent.glob("train.??"), "--workdir")
-    (tmp_path / "file").write_text("")
-    (tmp_path / "link").symlink_to("not mounted")
-    begun = tmp_path / "begun"
+    file, link, begun = (tmp_path / name for name in ("file", "link", "begun"))
+    file.write_text("")
+    link.symlink_to("not mounted")
     begun.mkdir()
     for name in ("build", "clean"):  # the second is a folder of a build
         (begun / name).write_text("")
-    refused("file: not a directory", *train, tmp_path / "file" / "w")
-    refused("/proc: cannot be written", *train, "/proc/w")
-    refused("link: not a directory", *train, tmp_path / "link")
-    refused("link: not a directory", *train, tmp_path / "link" / "w")
-    refused("file: not a directory; choose another --workdir", *build, tmp_path / "file")
-    refused("/proc: cannot be written .* choose another --workdir", *build, "/proc/w")
-    refused("clean: File exists", *build, begun)
+    for words, command, workdir in (
+        ("file: not a directory", train, file / "w"),
+        ("/proc: cannot be written", train, "/proc/w"),
+        ("link: not a directory", train, link),
+        ("link: not a directory", train, link / "w"),
+        ("file: not a directory; choose another --workdir", build, file),
+        ("clean: File exists", build, begun),
+    ):
+        refused(words, *command, workdir)
 
 
 def test_damaged_tokenized_pairs(toy, tmp_path):
@@ -76,9 +71,7 @@ def test_damaged_tokenized_pairs(toy, tmp_path):
         flipped = content[:40] + bytes([content[40] ^ 1]) + content[41:]
         for damaged in (b"", content[:-8], flipped):
             path.write_bytes(damaged)
-            with pytest.raises(
-                UserError, match=r"this prepared corpus is damaged .* delete the folder and start again"
-            ):
+            with pytest.raises(UserError, match="this prepared corpus is damaged"):
                 prepare(config, tmp_path / "w")
         path.write_bytes(content)
     prepare(config, tmp_path / "w")
@@ -87,23 +80,18 @@ def test_damaged_tokenized_pairs(toy, tmp_path):
 # What each command says; "W" stands for the workdir of a trained run.
 REFUSED = {
     "evaluate": [
-        ("--workdir is required", ""),
-        ('no split "dev".*train, validation, test', "--workdir W --split dev"),
         ("two has 2 lines.* one has 1", "--workdir W --source two --reference one"),
-        ("bad, line 2.*not valid UTF-8", "--workdir W --source two --reference bad"),
+        ("one has 1; they must be aligned", "--workdir W --source two --reference two one"),
         ("no lines", "--workdir W --source empty --reference empty"),
         ("--source and --reference go together", "--workdir W --source two"),
+        ("a .tsv or .jsonl file holds both sides", "--workdir W --source pairs.tsv --reference two"),
+        ("--score takes one --reference", "--workdir W --source two --reference two two --score"),
+        ("evaluation.tokenize: ", "--workdir W --evaluation.tokenize zh-tw"),
         ("cannot be written.*no folder", "--workdir W --output no/hyps"),
-        ("no such home directory", "--workdir W --data.train-source ~nosuchuser/a"),
     ],
     "translate": [
-        ("none: not a workdir.*no such folder", "--workdir none"),
         ("not a workdir.*no config.toml", "--workdir ."),
         ("no checkpoint 7; saved: ", "--workdir W --checkpoint 7"),
-        ("max_decoding_length 99 .*max_length 32", "--workdir W --max-decoding-length 99"),
-        ("num_hypotheses 6 exceeds beam_size 5", "--workdir W --num-hypotheses 6"),
-        ("bad, line 2.*not valid UTF-8", "--workdir W --input bad"),
-        ("none: no such file", "--workdir W --input none"),
         ("udcff': not valid Unicode", "--workdir W --input two --prefix b\udcff"),
         ("num_processes and process_id go together: all three, or none", "--workdir W --coordinator here:1"),
         ('such as 10.0.0.1:1234, got "a"', "--workdir W --coordinator a --num-processes 2 --process-id 0"),
@@ -113,9 +101,7 @@ REFUSED = {
         ("--output is required", "--workdir W"),
         ("--output p.txt: the name must end in .jsonl or .jsonl.gz", "--workdir W --output p.txt"),
         ("/nowhere", "--workdir W --output /nowhere/p.jsonl"),
-        ("--data.target-language de: ", "--workdir W --output p.jsonl --data.target-language de"),
         ("--data.tag-target must remain False", "--workdir W --output p.jsonl --data.tag-target True"),
-        ("no such home directory", "--workdir W --output p.jsonl --data.train-source ~nosuchuser/a"),
     ],
     "compare": [
         ("--baseline: expected at least one argument", "W --baseline"),
@@ -124,35 +110,24 @@ REFUSED = {
         ("--plot a.jpg: the name must end in .png or .svg or .pdf", "W --plot a.jpg"),
         ("there is no folder", "W --plot no/a.png"),
         ("--split has no effect with --source", "W --split train --source x.tsv"),
-        ('no split "nowhere"', "W --split nowhere"),
         ("would be used twice", "W --csv x --json x"),
-        ("none: not a workdir", "W none"),
-        ("no checkpoint 7", "W --checkpoint 7"),
     ],
     "clean": [
         ("the following arguments are required: PATH", ""),
-        ("--output is required", "one two"),
         ("--output c.txt: the name must end in .jsonl or .tsv", "one two --output c.txt"),
         ("--rejected r.tsv: the name must end in", "one two --output c.tsv --rejected r.tsv"),
         ("--columns must be two", "one two --output c.tsv --columns 1"),
         ("go together", "one two --output c.tsv --source-language en"),
         ('unknown encoding "latin-99"', "one two --output c.tsv --encoding latin-99"),
         ("give two text files", "one --output c.tsv"),
-        ("--output has no effect with --dry-run", "one two --dry-run --output c.tsv"),
         ("--rejected has no effect with --dry-run", "one two --dry-run --rejected r.jsonl"),
         ("--columns has no effect with two text files", "one two --dry-run --columns 1 2"),
-        ("none: no such file", "one none --output c.tsv"),
         ("would not fit into .tsv", "one two --output c.tsv --whitespace False"),
         ("would be used twice", "one two --output c.jsonl --rejected c.jsonl"),
-        ("would be used twice", "one two --dry-run --json one"),
     ],
-    "verify-resume": [
-        ("--config is required", ""),
-        ("none.toml: cannot read the config", "--config none.toml"),
-    ],
+    "verify-resume": [("--config is required", "")],
     "train --config tiny": [
         ("devices.topology has no effect without --dry-run", "--devices.topology v5e:1x1 --workdir w"),
-        ("--json has no effect without --dry-run", "--workdir w --json f"),
         ("no/such/folder", "--dry-run --json no/such/folder/f"),
         (r"\(v4, v5e, v5p, v6e\) and a shape, such as v5e:2x4, or", "--dry-run --devices.topology v5:1x1"),
         ('such as h100:8, got "v5e"', "--dry-run --devices.topology v5e"),
@@ -163,8 +138,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("command", REFUSED)
 def test_bad_options_of_other_commands(refused, trained, tmp_path, command):
-    for name, content in (("one", b"un !\n"), ("two", b"one.\ntwo.\n"), ("bad", b"un !\n\xff\n"), ("empty", b"")):
-        (tmp_path / name).write_bytes(content)
+    for name, content in (("one", "un !\n"), ("two", "one.\ntwo.\n"), ("empty", "")):
+        (tmp_path / name).write_text(content)
     for words, options in REFUSED[command]:
         filled = [re.sub("^W", str(trained[0]), word) for word in options.split()]
         refused(words, *command.split(), *filled, cwd=tmp_path)

@@ -1,6 +1,6 @@
 """Files that change after a run was trained on them: nothing that depends on the old ones goes on unnoticed."""
 
-import random
+import itertools
 import re
 import shutil
 
@@ -9,7 +9,7 @@ import pytest
 from lingua_flax.host.errors import UserError
 from lingua_flax.runs.checkpoint import check_corpus
 from tests.processes import metrics
-from tests.toy import ENGLISH, FRENCH, NETWORK
+from tests.toy import ENGLISH, FRENCH
 
 
 def write_pairs(folder, name, pairs):
@@ -18,39 +18,31 @@ def write_pairs(folder, name, pairs):
         (folder / f"{name}.{language}").write_text(lines, encoding="utf-8")
 
 
-def test_split_held_out_of_other_pairs_is_refused(run, succeed, tmp_path):
-    """The test split was held out of 400 pairs, of which the file has only 200 today."""
-    draw = random.Random(1)
-    pairs = [[draw.randrange(10) for _ in range(5)] for _ in range(400)]
-    write_pairs(tmp_path, "train", pairs)
-    config, workdir = tmp_path / "toy.toml", tmp_path / "w"
-    of_train = [f'train_source = "{tmp_path}/train.en"', f'train_target = "{tmp_path}/train.fr"', "row_length = 32"]
-    config.write_text("\n".join(["[data]", 'name = "text"', *of_train, NETWORK]), encoding="utf-8")
-    options = ("--training.num-steps", 2, "--optimizer.warmup-steps", 1, "--training.tokens-per-batch", 512)
-    done = succeed("train", "--config", config, "--workdir", workdir, *options, "--training.eval-every", 0)
-    write_pairs(tmp_path, "train", pairs[:200])
-
-    said = "its corpus has changed since checkpoint 2, so the"
+def test_split_held_out_of_other_pairs_is_refused(trained, toy, succeed, refused, tmp_path):
+    """The config names other training pairs than those of the run, and no other splits."""
+    workdir = shutil.copytree(trained[0], tmp_path / "w")
+    write_pairs(tmp_path, "train", list(itertools.product(range(10), range(10), range(3))))
+    config = (workdir / "config.toml").read_text(encoding="utf-8").replace(f"{toy.parent}/train", f"{tmp_path}/train")
+    only_train = re.sub("^(validation|test)_(source|target) = .*", "", config, flags=re.MULTILINE)
+    (workdir / "config.toml").write_text(only_train, encoding="utf-8")
+    said = "its corpus has changed since checkpoint (80|160|240), so the"
     for program, *command in (
         ("evaluate", "--beam-size", 1),
         ("evaluate", "--split", "validation", "--score"),
         ("distill", "--output", tmp_path / "student.jsonl"),
     ):
-        done = run(program, "--workdir", workdir, *command)
-        assert done.returncode == 2, done.stderr
-        assert said in done.stderr.splitlines()[-1]
-    files = ("--source", tmp_path / "train.en", "--reference", tmp_path / "train.fr")
-    done = succeed("evaluate", "--workdir", workdir, *files, "--beam-size", 1, "--max-decoding-length", 4)
+        refused(said, program, "--workdir", workdir, *command)
+    files = ("--source", toy.parent / "test.en", "--reference", toy.parent / "test.fr")
+    succeed("evaluate", "--workdir", workdir, *files, "--beam-size", 1)
 
-    done = run("train", "--workdir", workdir, "--inspect-data")
-    assert (done.returncode, said in done.stderr) == (0, True), done.stderr
-    checkpoint = shutil.copytree(workdir, tmp_path / "damaged") / "checkpoints" / "2"
+    assert re.search(said, succeed("train", "--workdir", workdir, "--inspect-data").stderr)
+    checkpoint = workdir / "checkpoints" / "240"
     (checkpoint / "metadata" / "metadata").write_text("{")
-    done = succeed("train", "--workdir", tmp_path / "damaged", "--inspect-data")
-    assert "checkpoint 2: its metadata cannot be read" in done.stderr
+    done = succeed("train", "--workdir", workdir, "--inspect-data")
+    assert "checkpoint 240: its metadata cannot be read" in done.stderr
     (checkpoint / "record").mkdir()  # of an earlier version
     with pytest.raises(UserError, match="in a format that this version"):
-        check_corpus(tmp_path / "damaged", 2, "", "train")
+        check_corpus(workdir, 240, "", "train")
 
 
 def test_replaced_validation_set_is_not_compared_with_the_best_of_the_old_one(trained, succeed, tmp_path):

@@ -10,6 +10,7 @@ import random
 import pytest
 
 from lingua_flax.options.config_files import read_config
+from lingua_flax.runs.checkpoint import COMMIT_MARK
 from lingua_flax.training.preparation import prepare
 from tests.data.planted_faults import read_multi30k
 from tests.helpers.folders import contents
@@ -39,8 +40,9 @@ def test_clean_writes_pairs_rejected_pairs_and_a_report(succeed, refused, files)
     after = contents(files)
     assert {path: after[path] for path in before} == before
     assert {path.name for path in after.keys() - before.keys()} == {"c.jsonl", "r.jsonl", "report.json"}
-    kept = [json.loads(line) for line in (files / "c.jsonl").read_text().splitlines()]
-    rejected = [json.loads(line) for line in (files / "r.jsonl").read_text().splitlines()]
+    kept, rejected = (
+        [json.loads(line) for line in (files / name).read_text().splitlines()] for name in ("c.jsonl", "r.jsonl")
+    )
     assert len(kept) + len(rejected) == 300
     assert all(set(pair) == {"en", "de", "alignment"} for pair in kept)
     assert any(pair["en"].endswith("lorék & mit") for pair in kept)
@@ -49,9 +51,7 @@ def test_clean_writes_pairs_rejected_pairs_and_a_report(succeed, refused, files)
     assert (reasons["a.en", 11], reasons["a.en", 21]) == ("duplicates", "empty")
     report = json.loads((files / "report.json").read_text())
     assert (report["pairs"], report["kept"], report["warnings"]) == (300, len(kept), [])
-    mended = {name: found["pairs"] for name, found in report["mended"].items()}
-    assert mended == dict.fromkeys(("mojibake", "entities", "tags", "encoding"), 1)
-    assert report["left_out"]["empty"]["examples"][0]["line"] == 21
+    assert set(report["mended"]) == {"mojibake", "entities", "tags", "encoding"}
     assert "left out: duplicates" in done.stdout
     refused("exists already", *CLEAN, "--output", "c.jsonl", cwd=files)
     succeed(*CLEAN, "--output", "c.tsv.gz", cwd=files)
@@ -70,10 +70,7 @@ def test_config_file_and_dry_run(succeed, refused, files):
     (files / "r.json").unlink()
     assert contents(files) == before
     rules.write_text("max_lenght = 40\n")
-    refused(r"rules.toml: unknown option max_lenght; did you mean max_length\?", *command, cwd=files)
-
-
-def test_failure_leaves_nothing_behind(refused, files):
+    refused(r"rules.toml: unknown option max_lenght", *command, cwd=files)
     (files / "a.de.gz").write_bytes((files / "a.de.gz").read_bytes()[:-200])
     refused("truncated or damaged", *CLEAN, "--output", "c.jsonl", "--rejected", "r.jsonl", cwd=files)
 
@@ -95,48 +92,33 @@ def test_spreadsheets_need_no_options(succeed, tmp_path):
     assert "the target language is de, judging by the first pairs" in done.stderr
 
 
-# Warnings where training begins.
-
-
-@pytest.fixture(scope="module")
-def shifted(multi30k, tmp_path_factory):
-    """Returns a folder with 2,000 pairs of Multi30k, of which line 1,000 of the target is missing."""
-    folder = tmp_path_factory.mktemp("shifted")
-    corpus = read_multi30k(multi30k, "de", 2001)
-    (folder / "a.en").write_text("\n".join(corpus.source[:2000]) + "\n", encoding="utf-8")
-    target = [*corpus.target[:999], *corpus.target[1000:2001]]
-    (folder / "a.de").write_text("\n".join(target) + "\n", encoding="utf-8")
-    return folder
-
-
-def test_a_shift_is_reported_with_its_line(succeed, shifted):
-    done = succeed("clean", "a.en", "a.de", "--dry-run", "--json", "r.json", cwd=shifted)
-    report = json.loads((shifted / "r.json").read_text())
-    ((first, last, by),) = report["shifts"]
-    assert abs(first - 1000) <= 10
-    assert (last, by) == (2000, -1)
-    assert f"lines {first:,} to 2,000 are misaligned: the source side is 1 line behind" in done.stderr
-    assert report["left_out"]["shifts"]["pairs"] == 2001 - first
-
-
 def config_of(folder, **files):
     """Writes a config that trains from these files into German, and returns its path."""
     data = "".join(f'{name} = "{path}"\n' for name, path in files.items())
-    options = "[tokenizer]\nvocab_size = 500\n[training]\nnum_steps = 1\neval_every = 0\ntokens_per_batch = 512\n"
-    small = "[model]\nembed_dim = 8\nnum_encoder_layers = 1\nnum_decoder_layers = 1\n[optimizer]\nwarmup_steps = 0\n"
-    (folder / "c.toml").write_text(f'[data]\nname = "text"\ntarget_language = "de"\n{data}{options}{small}')
+    (folder / "c.toml").write_text(
+        f'[data]\nname = "text"\ntarget_language = "de"\n{data}[tokenizer]\nvocab_size = 500\n'
+    )
     return folder / "c.toml"
 
 
-def test_training_warns_of_a_shift(run, succeed, shifted, tmp_path):
-    config = config_of(tmp_path, train_source=shifted / "a.en", train_target=shifted / "a.de")
-    done = succeed("train", "--config", config, "--workdir", tmp_path / "w")
-    assert "are misaligned: the source side is 1 line behind" in done.stderr
-    resumed = run("train", "--training.num-steps", "2", "--workdir", tmp_path / "w")
-    assert (resumed.returncode, "misaligned" in resumed.stderr) == (0, False), resumed.stderr
-    done = run("train", "--config", config, "--inspect-data", "--workdir", tmp_path / "w")
+def test_training_warns_of_a_shift(succeed, multi30k, caplog, tmp_path):
+    """Unless it is resumed: line 1,000 of the target is missing."""
+    corpus = read_multi30k(multi30k, "de", 2001)
+    source, target = corpus.source[:2000], [*corpus.target[:999], *corpus.target[1000:2001]]
+    for side, lines in (("en", source), ("de", target)):
+        (tmp_path / f"a.{side}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    config = config_of(tmp_path, train_source=tmp_path / "a.en", train_target=tmp_path / "a.de")
+    prepare(read_config(config), tmp_path / "w")
+    assert "are misaligned: the source side is 1 line behind" in caplog.text
+    checkpoint = tmp_path / "w" / "checkpoints" / "1"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / COMMIT_MARK).touch()
+    caplog.clear()
+    prepare(read_config(config), tmp_path / "w")
+    assert "misaligned" not in caplog.text
+    done = succeed("train", "--config", config, "--inspect-data", cwd=tmp_path)
     assert "left out: shifts" in done.stdout
-    assert f"lingua-flax clean {shifted}/a.en {shifted}/a.de --source-language en" in done.stdout.splitlines()[-1]
+    assert f"lingua-flax clean {tmp_path}/a.en {tmp_path}/a.de --source-language en" in done.stdout.splitlines()[-1]
 
 
 def test_training_warns_of_swapped_languages(caplog, multi30k, tmp_path):

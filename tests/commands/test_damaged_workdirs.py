@@ -41,19 +41,16 @@ def of_another_version(content: bytes) -> bytes:
     return json.dumps(metadata | {"metadata_digest": json_digest(metadata)}).encode()
 
 
-PICKLE = b"\x80\x04K\x01."
 METADATA = "checkpoints/*/metadata/metadata"
 
 
 @pytest.mark.parametrize(
     ("pattern", "change", "refusal", "refusal_to_translate"),
     [
-        ("metrics.jsonl", lambda old: old + b"[1]\n", "metrics.jsonl, line 244: not the metrics of a step", None),
         ("metrics.jsonl", lambda _: None, "metrics.jsonl: not a file", None),
         ("tokenizer.model", lambda old: old[:999], "not a SentencePiece model", "same"),
-        ("tokenizer.model", lambda _: PICKLE, "not a SentencePiece model", "same"),
         ("tokenizer.model", lambda _: None, "cannot read the tokenizer", "same"),
-        ("config.toml", lambda _: PICKLE, "config.toml, line 1: not valid UTF-8", "same"),
+        ("config.toml", lambda _: b"\x80\x04K\x01.", "config.toml, line 1: not valid UTF-8", "same"),
         ("config.toml", lambda _: b"model = " + b"[" * 9999, "config.toml: n", "same"),
         ("config.toml", data_section, "model.embed_dim: 32 in checkpoint 240, now 256", "same"),
         (
@@ -87,18 +84,14 @@ def test_another_tokenizer_is_refused(trained, toy, refused, tmp_path):
     refused(words, "translate", "--workdir", workdir, input="one.\n")
 
 
-def test_invalid_metrics_are_refused(tmp_path):
-    for line in (
-        "\0\0",
-        '{"step": true}',
-        '{"step": 3, "loss": "x"}',
-        '{"step": 3, "loss": []}',
-        '{"step": 3, "samples": "x"}',
-        '{"step":' + "[" * 9999,
-    ):
-        (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "loss": null, "batch": "ab"}}\n{line}\n{{"step"')
-        with pytest.raises(UserError, match=r"metrics.jsonl, line 2: not the metrics of a step; repair or remove it"):
-            Workdir(tmp_path).read_metrics()
+@pytest.mark.parametrize(
+    "line",
+    ["\0\0", '{"step": true}', '{"step": 3, "loss": []}', '{"step": 3, "samples": "x"}', '{"step":' + "[" * 9999],
+)
+def test_invalid_metrics_are_refused(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "loss": null, "batch": "ab"}}\n{line}\n{{"step"')
+    with pytest.raises(UserError, match=r"metrics.jsonl, line 2: not the metrics of a step; repair or remove it"):
+        Workdir(tmp_path).read_metrics()
 
 
 def test_lost_checkpoints_do_not_cost_the_metrics(trained, succeed, tmp_path):

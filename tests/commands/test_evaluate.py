@@ -3,56 +3,21 @@
 import gzip
 import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import sacrebleu
 
-from lingua_flax.commands.evaluate import EvaluateCommand, output_files
 from lingua_flax.evaluation.evaluate import EvaluationSet, evaluate, print_evaluation
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.runs.checkpoint import read_metadata
 from tests.processes import metrics
 
 
-def run_sacrebleu(*arguments) -> str:
-    """Returns what the sacrebleu command prints, with four decimals."""
-    command = [Path(sys.executable).parent / "sacrebleu", *arguments, "-w", "4"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-def test_scores_are_those_of_the_sacrebleu_command(trained, succeed, tmp_path):
-    source, reference = tmp_path / "in.en", tmp_path / "ref.fr"
-    source.write_text("one two three.\n\nseven.\nnine eight five four.\none\u2028 two.\n", encoding="utf-8")
-    reference.write_text("trois deux un !\n\nsept !\nquatre cinq huit neuf!\ndeux un  !\n", encoding="utf-8")
-    hypotheses, scores = tmp_path / "hyps.txt", tmp_path / "scores.json"
-    files = ["--source", source, "--reference", reference, "--output", hypotheses, "--json", scores]
-    succeed("evaluate", "--workdir", trained[0], *files, "--beam-size", 3, "--ter")
-    assert hypotheses.read_bytes().count(b"\n") == 5
-    actual = json.loads(scores.read_text())
-    options = ["-m", "bleu", "chrf", "ter", "--ter-case-sensitive", "--ter-normalized"]
-    for expected in json.loads(run_sacrebleu(reference, "-i", hypotheses, *options)):
-        name = expected["name"].lower().replace("chrf2", "chrf")
-        assert f"{actual[name]:.4f}" == f"{expected['score']:.4f}"
-        if name != "chrf":
-            assert actual[f"{name}_signature"] == expected["signature"].removeprefix(f"{expected['name']}|")
-    lowercase = run_sacrebleu(reference, "-i", hypotheses, "-lc", "-b")
-    assert f"{actual['bleu_lowercase']:.4f}" == lowercase.strip()
-    assert (actual["sentences"], actual["beam_size"]) == (5, 3)
-    assert "case:lc" in actual["bleu_lowercase_signature"]
-    assert f"version:{sacrebleu.__version__}" in actual["bleu_signature"]
-
-
 def test_split_is_scored_and_written_to_reproducible_files(trained, toy, succeed, tmp_path):
     hypotheses, scores = tmp_path / "hyps.txt.gz", tmp_path / "scores.json"
     done = succeed("evaluate", "--workdir", trained[0], "--output", hypotheses, "--json", scores)
     first = json.loads(scores.read_text())
-    assert first["bleu_low"] < first["bleu"] < first["bleu_high"]
-    assert first["bleu"] > 50
-    assert first["sentences"] == 37
+    assert 50 < first["bleu_low"] < first["bleu"] < first["bleu_high"]
     assert first["checkpoint_step"] == read_metadata(trained[0] / "checkpoints", 240)["best_step"]
     assert f"{first['bleu']:.2f}" in done.stdout
     assert first["bleu_signature"] in done.stdout
@@ -97,13 +62,3 @@ def test_decoding_speed_excludes_compilation(monkeypatch, capsys):
     table = capsys.readouterr().out
     assert "2.0 s, 1.5 a second" in table
     assert re.search(r"│ compilation +│ 40\.0 s +│", table)
-
-
-def test_output_files_have_the_ending_of_the_hypotheses(tmp_path):
-    for names in (
-        ["hyps.txt", "hyps.source.txt", "hyps.reference.txt"],
-        ["hyps.txt.gz", "hyps.source.txt.gz", "hyps.reference.txt.gz"],
-        ["x.gz", "x.source.gz", "x.reference.gz"],
-    ):
-        options = EvaluateCommand(workdir=tmp_path, output=tmp_path / names[0])
-        assert output_files(options) == [tmp_path / name for name in names]

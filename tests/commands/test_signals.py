@@ -1,4 +1,4 @@
-"""Signals and closed pipes end preparation and translation at once and leave what is written intact."""
+"""Signals and closed pipes end a translation at once and leave what is written intact."""
 
 import gzip
 import signal
@@ -8,20 +8,6 @@ import pytest
 
 from tests.conftest import HUNG_AFTER
 from tests.processes import finish, start_command, wait_for
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_signal_ends_preparation_at_once(tmp_path, number):
-    """The signal arrives while seconds of work are left, which the command does not do."""
-    options = ["--config", "tiny", "--workdir", tmp_path / "w", "--data.cache-directory", tmp_path / "cache"]
-    process = start_command("train", *options)
-    wait_for(process, (tmp_path / "cache" / "phrasebook").exists)
-    process.send_signal(number)
-    ((status, _, errors),) = finish([process])
-    assert status == 128 + number, errors
-    assert errors.endswith(f"stopped by {signal.Signals(number).name}\n")
-    assert "Traceback" not in errors
-    assert not (tmp_path / "w").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])

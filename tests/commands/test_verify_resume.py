@@ -14,7 +14,6 @@ from lingua_flax.options.config_files import read_config
 from lingua_flax.runs.checkpoint import Checkpoints, read_item
 from lingua_flax.runs.verification.comparison import compare
 from lingua_flax.training.state import checkpoint_items, initial_state
-from tests.processes import finish, start_command
 
 
 @pytest.mark.slow
@@ -32,13 +31,12 @@ def test_killed_run_passes(succeed, refused, toy, tmp_path):
     refused("already exists", "verify-resume", "--config", toy, *options)
 
 
-def test_failed_run_is_reported_in_its_own_sentence_and_leaves_no_folder(toy, tmp_path):
+def test_failed_run_is_reported_in_its_own_sentence_and_leaves_no_folder(run, toy, tmp_path):
     options = ["--config", toy, "--tokenizer.vocab-size", 60000]
-    process = start_command("verify-resume", *options, env=os.environ | {"TMPDIR": str(tmp_path)})
-    ((status, _, errors),) = finish([process])
-    assert status == 2, errors
-    assert errors.splitlines()[-1].startswith("error: tokenizer.vocab_size 60000 is larger than the corpus")
-    assert "training the tokenizer" not in errors
+    done = run("verify-resume", *options, env=os.environ | {"TMPDIR": str(tmp_path)})
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: tokenizer.vocab_size 60000 is larger than the corpus")
+    assert "training the tokenizer" not in done.stderr
     assert not list(tmp_path.glob("verify-resume-*"))
 
 
@@ -51,36 +49,31 @@ def test_every_different_number_in_metrics_is_named(trained, tmp_path):
     copy = shutil.copytree(trained[0], tmp_path / "copy")
     assert differences(trained[0], copy) == {}
     text = (copy / "metrics.jsonl").read_text()
-    for number, name, value, what, difference in (
-        (37, "loss", 1.0, "metrics.jsonl", "line 37, step 37, loss: "),
-        (41, "batch", "beef", "batches", "step 41: "),
-        (41, "tokens_per_second", 1.0, None, None),
-        (81, "samples", [], "metrics.jsonl", "line 81, validation 80, samples: "),
+    for number, name, value, expected in (
+        (37, "loss", 1.0, {"metrics.jsonl": "line 37, step 37, loss: "}),
+        (41, "batch", "beef", {"batches": "step 41: "}),
+        (41, "tokens_per_second", 1.0, {}),
+        (81, "samples", [], {"metrics.jsonl": "line 81, validation 80, samples: "}),
     ):
         lines = [json.loads(line) for line in text.splitlines()]
         lines[number - 1][name] = value
         (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         found = differences(trained[0], copy)
-        assert set(found) == ({what} if what else set())
-        assert all(each.startswith(difference) for each in found.values())
+        assert found.keys() == expected.keys()
+        assert all(found[what].startswith(expected[what]) for what in expected)
     (copy / "metrics.jsonl").write_text(text + text.splitlines()[9] + "\n")
     assert set(differences(trained[0], copy)) == {"metrics.jsonl"}
 
 
-def change(folder, pick):
-    """Adds one to the first number of an array in a saved item of a checkpoint."""
+def check_changed_array_is_named(workdir, folder, item, pick, what):
+    """Adds one to a number in a checkpoint, whose metadata, with the digests, stays the same."""
+    changed = shutil.copytree(workdir, folder / what) / "checkpoints" / "240" / item
     handler = ocp.Checkpointer(ocp.StandardCheckpointHandler())
-    tree = handler.restore(folder)
+    tree = handler.restore(changed)
     norm = pick(tree)["decoder"]["0"]["self_attention_residual"]["norm"]
     norm["bias"] = np.array(norm["bias"]) + np.eye(1, len(norm["bias"]), dtype=np.float32)[0]
-    shutil.rmtree(folder)
-    handler.save(folder, args=ocp.args.StandardSave(tree))
-
-
-def check_changed_array_is_named(workdir, folder, item, pick, what):
-    """The metadata of the checkpoints, with the digests, stay equal."""
-    shutil.copytree(workdir, folder / what)
-    change(folder / what / "checkpoints" / "240" / item, pick)
+    shutil.rmtree(changed)
+    handler.save(changed, args=ocp.args.StandardSave(tree))
     ((part, difference),) = differences(workdir, folder / what).items()
     assert part == what
     assert "['self_attention_residual']['norm']['bias']" in difference

@@ -84,17 +84,14 @@ def test_lowercase_scores_and_comparisons_ignore_case():
     with_case = score(hypotheses, references)
     assert with_case["bleu"] == corpus_bleu(hypotheses, references).score < 90
     assert with_case["bleu_lowercase"] == pytest.approx(100)
-    assert with_case["sentences"] == 10
     scores = score(hypotheses, references, lowercase=True)
     for name in ("bleu", "bleu_lowercase", "bleu_low", "bleu_high", "chrf"):
         assert scores[name] == pytest.approx(100)
     assert scores["bleu_signature"] == scores["bleu_lowercase_signature"] == with_case["bleu_lowercase_signature"]
     compared = compare(hypotheses, ["a cat sleeps in the old house.", hypotheses[1]] * 5, references, lowercase=True)
-    assert compared["baseline_bleu"] < 100
-    assert compared["baseline_chrf"] < 100
-    signatures = (with_case["bleu_signature"], scores["bleu_signature"], scores["chrf_signature"])
-    found = [re.search("case:(lc|mixed)", signature)[1] for signature in (*signatures, compared["compare_signature"])]
-    assert found == ["mixed", "lc", "lc", "lc"]
+    assert max(compared["baseline_bleu"], compared["baseline_chrf"]) < 100
+    signatures = (with_case["bleu_signature"], scores["chrf_signature"], compared["compare_signature"])
+    assert [re.search("case:(lc|mixed)", each)[1] for each in signatures] == ["mixed", "lc", "lc"]
     assert compare(references, hypotheses, references, lowercase=True)["baseline_bleu"] == pytest.approx(100)
 
 
@@ -105,7 +102,5 @@ def test_comparison_uses_all_references():
 
 
 def test_samples_are_evenly_spaced():
-    assert list(sample_indices(1000, 5)) == [0, 200, 400, 600, 800]
-    assert list(sample_indices(7, 3)) == [0, 2, 4]
-    assert list(sample_indices(2, 5)) == [0, 1]
-    assert list(sample_indices(0, 5)) == []
+    given = [(1000, 5), (7, 3), (2, 5), (0, 5)]
+    assert [list(sample_indices(*each)) for each in given] == [[0, 200, 400, 600, 800], [0, 2, 4], [0, 1], []]

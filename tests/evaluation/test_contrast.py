@@ -116,12 +116,3 @@ def test_masked_positions_apply_to_their_own_sentences_in_order(translator):
     masked = [words(translator, lines[0])[0].positions, [], range(words(translator, lines[2])[1].positions[0], 40)]
     translations = contrast.translate_with_masked_tokens(copying, lines, masked, DecodingOptions(batch_size=2))
     assert translations == [lines[0][3:], lines[1], "The"]
-
-
-def test_readings_are_found_in_either_order():
-    readings, senses = find_readings((SOURCES[0], SOURCES[1]), (REFERENCES[0], REFERENCES[1]))
-    assert senses == (0, 1)
-    texts = ("la rive", "les rives", "la banque", "une banque et une rive", "")
-    assert [readings.of(text) for text in texts] == [0, None, 1, None, None]
-    assert find_readings((SOURCES[1], SOURCES[0]), (REFERENCES[1], REFERENCES[0]))[1] == (1, 0)
-    assert find_readings(("A cat.", "A dog."), ("Un chat.", "Un chien.")) is None

@@ -3,6 +3,11 @@
 import subprocess
 from collections.abc import Callable
 
+SMALL_NETWORK = (
+    "--model.num-encoder-layers 1 --model.num-decoder-layers 1 --model.embed-dim 16 --model.num-heads 2 "
+    "--model.mlp-dim 32"
+)
+
 
 def succeed(
     run: Callable[..., subprocess.CompletedProcess[str]], *arguments: object, **options: object

@@ -1,6 +1,5 @@
 """SIGINT and SIGTERM from a command's first import to the end of its process, and how late it imports slow modules."""
 
-import itertools
 import json
 import os
 import shutil
@@ -12,35 +11,12 @@ import psutil
 import pytest
 
 from lingua_flax.commands.main import COMMANDS
-from tests.conftest import HUNG_AFTER, ROOT
+from tests.conftest import HUNG_AFTER
 from tests.processes import start_command, wait_for
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 MODULES = ["lingua_flax.commands", "logging", "pydantic", "numpy", "jax"]
-WITHOUT = {"build": ["numpy", "jax"], "clean": ["jax"]}  # commands that do not import these modules
-
-
-@pytest.fixture(scope="module")
-def arguments(tmp_path_factory) -> dict[str, list[str]]:
-    """Returns valid arguments for each command, which bring it to its work; there is no work to do."""
-    workdir = tmp_path_factory.mktemp("untrained")
-    (workdir / "config.toml").write_bytes((ROOT / "configs" / "tiny.toml").read_bytes())
-    (workdir / "lines.en").write_text("one two three\n")
-    config, files = ["--config", "configs/tiny.toml"], [str(workdir / "lines.en")] * 2
-    languages, of_run = ["--source-language", "en", "--target-language", "de"], ["--workdir", str(workdir)]
-    return {
-        "build": [*languages, "--train", *files, "--workdir", str(workdir / "built"), "--plan"],
-        "clean": [*files, *languages, "--dry-run"],
-        "compare": [str(workdir)],
-        "train": [*config, "--dry-run"],
-        "distill": [*of_run, "--output", str(workdir / "pairs.jsonl")],
-        "evaluate": of_run,
-        "export": [*of_run, "--format", "safetensors", "--output", str(workdir / "exported")],
-        "serve": [*of_run, "--port", "0"],
-        "translate": of_run,
-        "verify-resume": config,
-    }
 
 
 @pytest.fixture
@@ -55,17 +31,13 @@ def signalled(run, tmp_path):
     return run_signalled
 
 
-@pytest.mark.parametrize("all_modules", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("program", COMMANDS)
-def test_signal_during_an_import_ends_command_with_one_line(signalled, arguments, program, all_modules):
-    """In all modules after the one that handles the signals, or in one of them, in turns."""
-    number = list(COMMANDS).index(program)
-    modules = [module for module in MODULES if module not in WITHOUT.get(program, [])]
-    chosen = modules if all_modules else [modules[number % len(modules)]]
-    for module, (signal_number, status) in zip(chosen, itertools.cycle(SIGNALS[number % 2 :] + SIGNALS), strict=False):
-        result = signalled(module, signal_number, program, *arguments[program])
-        assert result.stderr == f"stopped by {signal.Signals(signal_number).name}\n", module
-        assert (result.returncode, result.stdout) == (status, ""), module
+@pytest.mark.parametrize("module", MODULES)
+def test_signal_during_an_import_ends_command_with_one_line(signalled, module):
+    """In the modules after the one that handles the signals."""
+    for number, status in SIGNALS:
+        result = signalled(module, number, "train", "--config", "configs/tiny.toml", "--dry-run")
+        assert result.stderr == f"stopped by {signal.Signals(number).name}\n"
+        assert (result.returncode, result.stdout) == (status, "")
 
 
 @pytest.mark.parametrize(("number", "status"), SIGNALS)
@@ -90,10 +62,9 @@ for name, *arguments in json.loads(sys.argv[1]):
 """
 
 
-def test_spawned_process_help_and_invalid_options_import_no_heavy_module(run, arguments):
+def test_spawned_process_help_and_invalid_options_import_no_heavy_module(run):
     """Python's multiprocessing makes a spawned process run the main module again, under another name."""
-    options = (["--help"], ["--no-such-option", "1"])
-    runs = [["__main__", program, *arguments[program], *each] for program in COMMANDS for each in options]
+    runs = [["__main__", program, option] for program in COMMANDS for option in ("--help", "--no-such-option=1")]
     done = run("-c", LIST_IMPORTS, json.dumps([["__mp_main__"], *runs]))
     spawned, *imports = map(json.loads, done.stdout.splitlines())
     assert spawned == ["__mp_main__"]

@@ -63,18 +63,18 @@ def test_worker_killed_while_it_writes_a_result():
         pool.submit(killed_within_its_result).result(HUNG_AFTER)
 
 
-def test_worker_killed_before_it_has_read_a_large_task_or_while_it_waits_for_one():
-    for is_waiting in (False, True):
-        earlier = multiprocessing.active_children()
-        with WorkerPool(1, "it was killed") as pool:
-            if is_waiting:
-                assert list(pool.map(length_of, [b"a", b"bc", b"def"])) == [1, 2, 3]
-                kill_workers(earlier)
-            task = pool.submit(length_of, bytes(100_000_000))
-            if not is_waiting:
-                kill_workers(earlier)
-            with pytest.raises(RunError, match="it was killed"):
-                task.result(HUNG_AFTER)
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_worker_killed_before_it_has_read_a_large_task_or_while_it_waits_for_one(is_waiting):
+    earlier = multiprocessing.active_children()
+    with WorkerPool(1, "it was killed") as pool:
+        if is_waiting:
+            assert list(pool.map(length_of, [b"a", b"bc", b"def"])) == [1, 2, 3]
+            kill_workers(earlier)
+        task = pool.submit(length_of, bytes(100_000_000))
+        if not is_waiting:
+            kill_workers(earlier)
+        with pytest.raises(RunError, match="it was killed"):
+            task.result(HUNG_AFTER)
 
 
 def test_exception_of_a_task_tells_where_it_was_raised():

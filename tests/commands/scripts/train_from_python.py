@@ -1,7 +1,4 @@
-"""A program of the user's: trains from Python, stopped in every way; arguments: config, folder.
-
-Its training is not below `if __name__ == "__main__"`, and JAX has computed something before.
-"""
+"""A program of the user's: trains from Python, stopped in every way; arguments: config, folder."""
 
 import json
 import logging
