@@ -62,13 +62,18 @@ def write_corpus(folder: Path) -> Path:
     draw = random.Random(0)
     for split, count in (("train", 700), ("validation", 31), ("test", 37)):
         pairs = [[draw.randrange(10) for _ in range(draw.randint(1, 5))] for _ in range(count)]
-        sources = [" ".join(ENGLISH[n] for n in pair) + "." for pair in pairs]
-        targets = [" ".join(FRENCH[n] for n in reversed(pair)) + " !" for pair in pairs]
-        (folder / f"{split}.en").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
-        (folder / f"{split}.fr").write_text("".join(f"{line}\n" for line in targets), encoding="utf-8")
+        write_pairs(folder, split, pairs)
     config = folder / "toy.toml"
     config.write_text(CONFIG.format(folder=folder), encoding="utf-8")
     return config
+
+
+def write_pairs(folder: Path, name: str, pairs: Sequence[Sequence[int]]) -> None:
+    """Writes numbers in words to two text files, those of the French side in the reverse order."""
+    sources = "".join(f"{' '.join(ENGLISH[n] for n in pair)}.\n" for pair in pairs)
+    targets = "".join(f"{' '.join(FRENCH[n] for n in reversed(pair))} !\n" for pair in pairs)
+    (folder / f"{name}.en").write_text(sources, encoding="utf-8")
+    (folder / f"{name}.fr").write_text(targets, encoding="utf-8")
 
 
 def tokenized(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> TokenizedPairs:

@@ -9,13 +9,7 @@ import pytest
 from lingua_flax.host.errors import UserError
 from lingua_flax.runs.checkpoint import check_corpus
 from tests.processes import metrics
-from tests.toy import ENGLISH, FRENCH
-
-
-def write_pairs(folder, name, pairs):
-    for language, words, ending in (("en", ENGLISH, "."), ("fr", FRENCH, " !")):
-        lines = "".join(" ".join(words[n] for n in pair) + f"{ending}\n" for pair in pairs)
-        (folder / f"{name}.{language}").write_text(lines, encoding="utf-8")
+from tests.toy import write_pairs
 
 
 def test_split_held_out_of_other_pairs_is_refused(trained, toy, succeed, refused, tmp_path):
