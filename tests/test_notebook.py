@@ -166,7 +166,6 @@ def test_a_command_saves_and_ends_if_the_kernel_is_killed(cell, tmp_path: Path) 
         ("/dev/vfio/0", {}, "tpu"),
         ("/dev/accel0", {}, "tpu"),
         ("/dev/nvidia0", {"JAX_PLATFORMS": "cpu"}, None),
-        ("/dev/null", {}, None),
     ],
 )
 def test_the_extra_matches_the_machine(monkeypatch, device, environment, extra) -> None:

@@ -14,23 +14,6 @@ from tests.command_server import PROJECT_ON_PATH
 from tests.toy import write_corpus
 
 
-@pytest.mark.parametrize(
-    ("words", "options"),
-    [
-        (r"unknown option --json-file; did you mean --json\?", "--json-file f"),
-        ("patience 2 has no effect", "--training.patience 2 --training.eval-every 0"),
-        ("below the run's", "--training.num-epochs 1 --optimizer.schedule cosine --optimizer.warmup-steps 500"),
-        ("devices.platform gpu: .*none on this machine", "--devices.platform gpu"),
-        ("devices.mesh data 64, fsdp 1, tensor 1 needs 64 devices; available: 1", "--devices.mesh.data 64"),
-        ("missing.model.*No such file", "--tokenizer.model-file missing.model"),
-        ("~nosuchuser/a: there is no such home directory", "--data.train-source ~nosuchuser/a"),
-    ],
-)
-def test_bad_options_of_training(refused, toy, tmp_path, words, options):
-    train = ("train", "--config", toy, "--workdir", tmp_path / "w")
-    refused(words, *train, *options.split(), process="--devices.platform" in options)
-
-
 def test_bad_corpus_files(refused, tmp_path):
     config = write_corpus(tmp_path / "corpus")
     train = ("train", "--config", config, "--workdir", tmp_path / "w")
@@ -77,8 +60,16 @@ def test_damaged_tokenized_pairs(toy, tmp_path):
     prepare(config, tmp_path / "w")
 
 
-# What each command says; "W" stands for the workdir of a trained run.
+# What each command says; "W" stands for the workdir of a trained run, "TOY" for its config.
 REFUSED = {
+    "train --config TOY --workdir w": [
+        (r"unknown option --json-file; did you mean --json\?", "--json-file f"),
+        ("patience 2 has no effect", "--training.patience 2 --training.eval-every 0"),
+        ("below the run's", "--training.num-epochs 1 --optimizer.schedule cosine --optimizer.warmup-steps 500"),
+        ("devices.mesh data 64, fsdp 1, tensor 1 needs 64 devices; available: 1", "--devices.mesh.data 64"),
+        ("missing.model.*No such file", "--tokenizer.model-file missing.model"),
+        ("~nosuchuser/a: there is no such home directory", "--data.train-source ~nosuchuser/a"),
+    ],
     "evaluate": [
         ("two has 2 lines.* one has 1", "--workdir W --source two --reference one"),
         ("one has 1; they must be aligned", "--workdir W --source two --reference two one"),
@@ -137,12 +128,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("command", REFUSED)
-def test_bad_options_of_other_commands(refused, trained, tmp_path, command):
+def test_bad_options(refused, trained, toy, tmp_path, command):
     for name, content in (("one", "un !\n"), ("two", "one.\ntwo.\n"), ("empty", "")):
         (tmp_path / name).write_text(content)
     for words, options in REFUSED[command]:
         filled = [re.sub("^W", str(trained[0]), word) for word in options.split()]
-        refused(words, *command.split(), *filled, cwd=tmp_path)
+        refused(words, *command.replace("TOY", str(toy)).split(), *filled, cwd=tmp_path)
 
 
 def test_translations_are_not_lost_to_a_closed_output(trained):
