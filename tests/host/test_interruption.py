@@ -98,6 +98,12 @@ def deferred(_):
         signal.raise_signal(signal.SIGTERM)
         os.write(2, b"saved\\n")
 
+def ended_by_a_second_signal(_):
+    with interruption.deferred():
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        os.write(2, b"saved\\n")
+
 def without_standard_error(_):
     os.close(2)
     signal.raise_signal(signal.SIGTERM)
@@ -107,9 +113,9 @@ sys.exit(exit_status(globals()[sys.argv[1]], []))
 """
 
 
-@pytest.mark.parametrize(
-    ("work", "said"), [("deferred", "saved\nstopped by SIGTERM\n"), ("without_standard_error", "")]
-)
-def test_signal_after_the_last_check_is_not_lost(run, work, said):
-    result = run("-c", INTERRUPTED_WORK, work)
-    assert (result.returncode, result.stderr) == (143, said)
+def test_signal_that_is_delayed_is_not_lost(run):
+    stopped = "stopped by SIGTERM\n"
+    expected = {"deferred": f"saved\n{stopped}", "ended_by_a_second_signal": stopped, "without_standard_error": ""}
+    for work, said in expected.items():
+        result = run("-c", INTERRUPTED_WORK, work)
+        assert (result.returncode, result.stderr) == (143, said), work
