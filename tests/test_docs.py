@@ -226,7 +226,7 @@ def test_formats_have_all_keys(trained, run, tmp_path):
 def _pattern(node: Any) -> str:
     """Returns a regular expression for a string, an f-string or a format of the log; any value may be filled in."""
     if isinstance(node, ast.Constant):
-        return re.sub(r"%[\d,.]*[sdgf]", ".+?", re.escape(node.value))
+        return re.sub(r"%[\d,.]*[sdgf]", ".+?", re.escape(str(node.value)))
     return "".join(_pattern(part) if isinstance(part, ast.Constant) else ".+?" for part in node.values)
 
 

@@ -17,6 +17,7 @@ import tomllib
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import psutil
@@ -99,7 +100,7 @@ def test_jax_of_the_machine_is_replaced_if_it_is_not_supported(tmp_path: Path) -
     preinstalled = ("jax==0.7.1", "jaxlib==0.7.1", "flax==0.11.2", "numpy==2.0.2", "ipython", "packaging")
     subprocess.run([python, "-m", "pip", "install", "--quiet", *preinstalled], check=True)
     subprocess.run(["git", "clone", "--quiet", ROOT, tmp_path / "clone"], check=True)
-    options = {"cwd": tmp_path, "env": os.environ | {"JAX_PLATFORMS": "cpu"}, "text": True}
+    options: dict[str, Any] = {"cwd": tmp_path, "env": os.environ | {"JAX_PLATFORMS": "cpu"}, "text": True}
     install = "import sys; sys.path.insert(0, 'clone'); from notebooks.colab import install; install(); install()"
     *_, replaced, again = subprocess.check_output([python, "-c", install], **options).splitlines()
     assert replaced.startswith("replaced JAX 0.7.1")

@@ -71,7 +71,7 @@ class Machine:
             **environment,
         }
         self.log, self.red = folder / "log", folder / "red"
-        command = [self.python, SCRIPTS / "play_notebook.py", "notebook.ipynb"]
+        command: list[str | Path] = [self.python, SCRIPTS / "play_notebook.py", "notebook.ipynb"]
         with self.log.open("w") as log, self.red.open("w") as red:
             self.process = subprocess.Popen(
                 command, cwd=content, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=red
@@ -161,7 +161,7 @@ def test_run_all_continues_on_a_new_machine_wherever_the_last_one_was_lost(tmp_p
     before, now = ({path.name for path in folder.glob("*.dist-info")} for folder in (packages, site_packages))
     assert before < now
     # The same as a run that was never interrupted, with the packages of the machine.
-    train = [last.python, "-m", "lingua_flax", "train", "--config", "tiny", *OPTIONS.split(), "--workdir"]
+    train = [str(last.python), "-m", "lingua_flax", "train", "--config", "tiny", *OPTIONS.split(), "--workdir"]
     subprocess.run([*train, tmp_path / "uninterrupted"], check=True, cwd=tmp_path, env=last.environment)
     assert digests(copy) == digests(last.run) == digests(tmp_path / "uninterrupted")
     assert metrics(copy) == metrics(last.run) == metrics(tmp_path / "uninterrupted")

@@ -78,10 +78,10 @@ def write_pairs(folder: Path, name: str, pairs: Sequence[Sequence[int]]) -> None
 
 def tokenized(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> TokenizedPairs:
     """Returns pairs with the given ids, in memory."""
-    sides = (
+    source, target = (
         RaggedArray(
             np.array(list(itertools.chain.from_iterable(side)), np.uint16), np.cumsum([len(ids) for ids in side])
         )
         for side in (sources, targets)
     )
-    return TokenizedPairs(*sides)
+    return TokenizedPairs(source, target)

@@ -12,6 +12,7 @@ import time
 import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -27,7 +28,7 @@ from lingua_flax.options.command_line import build as build_options
 from lingua_flax.options.command_line import parse
 from lingua_flax.options.config_files import read_config, read_workdir_config
 from lingua_flax.options.exportable import obstacles
-from lingua_flax.options.schema import TokenizerConfig
+from lingua_flax.options.schema import Section, TokenizerConfig
 from tests.conftest import HUNG_AFTER
 from tests.helpers.folders import contents
 from tests.processes import digests, finish, start_command, wait_for
@@ -141,7 +142,11 @@ def test_a_missing_package_and_a_folder_with_other_files_are_refused(recorder, t
     assert not recorder.ran
 
 
-COMMANDS = {"clean": clean.CleanCommand, "train": train.TrainCommand, "evaluate": evaluate.EvaluateCommand}
+COMMANDS: dict[str, type[Section]] = {
+    "clean": clean.CleanCommand,
+    "train": train.TrainCommand,
+    "evaluate": evaluate.EvaluateCommand,
+}
 COMMANDS |= {"distill": distill.DistillCommand, "export": export.ExportCommand, "translate": translate.TranslateCommand}
 
 
@@ -238,11 +243,11 @@ def test_a_signal_reaches_the_stage_and_a_kill_leaves_none_behind(tmp_path, numb
     assert psutil.wait_procs(stages, HUNG_AFTER)[1] == []
 
 
-def results(workdir: Path) -> dict:
+def results(workdir: Path) -> dict[str, Any]:
     """Returns what two builds of the same corpus have in common."""
     files = ["clean/pairs.jsonl", "forward_translations/pairs.jsonl", "reverse_translations/pairs.jsonl"]
     files += ["student_scores/translations.txt", "ctranslate2/model/model.bin", "safetensors/model/model.safetensors"]
-    found = {name: (workdir / name).read_bytes() for name in files}
+    found: dict[str, Any] = {name: (workdir / name).read_bytes() for name in files}
     found |= {name: digests(workdir / name) for name in ("baseline", "reverse", "student")}
     report = (workdir / "report.md").read_text(encoding="utf-8")
     speed = re.compile(r"^(\| (?:baseline|student) .*) [\d.]+ \|$", re.MULTILINE)

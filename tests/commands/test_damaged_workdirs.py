@@ -32,7 +32,8 @@ def damage(workdir: Path, pattern: str, change: Callable[[bytes], bytes | None])
 
 
 def data_section(config: bytes) -> bytes:
-    return re.search(rb"^\[data\]\n.*?(?=^\[)", config, re.MULTILINE | re.DOTALL)[0]
+    (section,) = re.findall(rb"^\[data\]\n.*?(?=^\[)", config, re.MULTILINE | re.DOTALL)
+    return section
 
 
 def of_another_version(content: bytes) -> bytes:

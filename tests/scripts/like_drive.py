@@ -42,4 +42,5 @@ def rename_file_by_file(source: Any, target: Any, **options: Any) -> None:
 
 for module, name in ((fcntl, "flock"), (fcntl, "lockf"), (os, "link"), (os, "symlink")):
     setattr(module, name, unsupported(getattr(module, name)))
-os.rename = os.replace = rename_file_by_file
+for name in ("rename", "replace"):
+    setattr(os, name, rename_file_by_file)
