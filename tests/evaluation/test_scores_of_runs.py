@@ -1,13 +1,20 @@
-"""evaluate scores what a run translates as sacreBLEU does, of files, of perturbed sources, and in Chinese."""
+"""lingua-flax evaluate: scores of splits, files, perturbed sources and Chinese, as by sacreBLEU, and its report."""
 
+import gzip
 import json
+import re
+from types import SimpleNamespace
 
 import pytest
 import sacrebleu
 from sacrebleu.metrics import BLEU, CHRF, TER
 
+from lingua_flax.evaluation import evaluate as evaluation
 from lingua_flax.options.schema import DecodingOptions
+from lingua_flax.runs.checkpoint import read_metadata
 from lingua_flax.translation.translator import Translator
+from tests.helpers.commands import succeed
+from tests.processes import metrics
 from tests.toy import CONFIG, FRENCH
 
 
@@ -26,8 +33,8 @@ def evaluate(run, tmp_path):
 
     def evaluated(workdir, *options):
         scores, output = tmp_path / "scores.json", tmp_path / "hyps.txt"
-        done = run("evaluate", "--workdir", workdir, "--json", scores, "--output", output, "--beam-size", 1, *options)
-        assert done.returncode == 0, done.stderr
+        command = ("evaluate", "--workdir", workdir, "--json", scores, "--output", output, "--beam-size", 1)
+        done = succeed(run, *command, *options)
         return json.loads(scores.read_text()), lines_of(output), done.stdout
 
     return evaluated
@@ -44,12 +51,12 @@ def test_files_of_any_kind_are_scored_as_sacrebleu_does(trained, toy, evaluate, 
     jsonl = write_lines(
         tmp_path / "pairs.jsonl", [json.dumps({"en": source, "fr": target}) for source, target in pairs]
     )
-    metrics = {"bleu": BLEU(), "bleu_lowercase": BLEU(lowercase=True), "chrf": CHRF()}
-    metrics["ter"] = TER(normalized=True, case_sensitive=True)
+    measures = {"bleu": BLEU(), "bleu_lowercase": BLEU(lowercase=True), "chrf": CHRF()}
+    measures["ter"] = TER(normalized=True, case_sensitive=True)
     for options, count in (([source, "--reference", *files], 3), ([tsv], 1), ([jsonl], 1)):
         scores, hypotheses, _ = evaluate(trained[0], "--ter", "--source", *options)
         assert (scores["sentences"], scores["beam_size"]) == (37, 1)
-        for name, metric in metrics.items():
+        for name, metric in measures.items():
             assert scores[name] == pytest.approx(metric.corpus_score(hypotheses, references[:count]).score)
             assert scores[f"{name}_signature"] == str(metric.get_signature())
     written = [f"hyps.{name}.txt" for name in ("reference", "reference2", "reference3")]
@@ -85,8 +92,7 @@ def test_a_language_without_spaces_has_its_own_bleu(toy, run, evaluate, tmp_path
     config, workdir = tmp_path / "chinese.toml", tmp_path / "w"
     config.write_text(CONFIG.format(folder=tmp_path).replace("[data]", '[data]\ntarget_language = "zh"'))
     options = ("--training.num-steps", 100, "--training.eval-every", 100)
-    done = run("train", "--config", config, "--workdir", workdir, *options)
-    assert done.returncode == 0, done.stderr
+    done = succeed(run, "train", "--config", config, "--workdir", workdir, *options)
     assert "at step 100 (greedy, tokenizer zh)" in done.stdout
     assert json.loads(lines_of(workdir / "metrics.jsonl")[-1])["validation_bleu"] > 5
     for options, tokenizer in (([], "zh"), (["--evaluation.tokenize", "char"], "char")):
@@ -94,3 +100,53 @@ def test_a_language_without_spaces_has_its_own_bleu(toy, run, evaluate, tmp_path
         expected = sacrebleu.corpus_bleu(hypotheses, [lines_of(tmp_path / "test.fr")], tokenize=tokenizer).score
         assert scores["bleu"] == pytest.approx(expected)
         assert f"tok:{tokenizer}|" in shown
+
+
+def test_split_is_scored_and_written_to_reproducible_files(trained, toy, run, tmp_path):
+    hypotheses, scores = tmp_path / "hyps.txt.gz", tmp_path / "scores.json"
+    done = succeed(run, "evaluate", "--workdir", trained[0], "--output", hypotheses, "--json", scores)
+    first = json.loads(scores.read_text())
+    assert first["bleu_low"] < first["bleu"] < first["bleu_high"]
+    assert first["bleu"] > 50
+    assert first["checkpoint_step"] == read_metadata(trained[0] / "checkpoints", 240)["best_step"]
+    assert f"{first['bleu']:.2f}" in done.stdout
+    assert first["bleu_signature"] in done.stdout
+    for name, side in (("source", "en"), ("reference", "fr")):
+        written = gzip.decompress((tmp_path / f"hyps.{name}.txt.gz").read_bytes())
+        assert written == (toy.parent / f"test.{side}").read_bytes()
+    files = ["--compare", hypotheses, "--output", tmp_path / "again.gz", "--json", scores]
+    succeed(run, "evaluate", "--workdir", trained[0], *files)
+    again = json.loads(scores.read_text())
+    assert again["baseline_bleu"] == again["bleu"] == first["bleu"]
+    assert (tmp_path / "again.gz").read_bytes() == hypotheses.read_bytes()
+
+
+def test_validation_split_has_the_score_of_the_validation(trained, evaluate):
+    scores, *_ = evaluate(trained[0], "--checkpoint", 240, "--split", "validation")
+    assert scores["bleu"] == pytest.approx(metrics(trained[0])[-1]["validation_bleu"])
+
+
+def test_decoding_speed_excludes_compilation(monkeypatch, capsys):
+    """The translator compiles in `warm_up`; test_translator shows that nothing is compiled afterwards."""
+    now = 100.0
+
+    def warm_up(lines, options):
+        nonlocal now
+        now += 40.0
+
+    def translate(lines, options, after_batch):
+        nonlocal now
+        now += 2.0
+        return [SimpleNamespace(text=line) for line in lines]
+
+    monkeypatch.setattr(evaluation, "time", SimpleNamespace(monotonic=lambda: now))
+    tokenizer = SimpleNamespace(lowercase=False)
+    methods = {"warm_up": warm_up, "translate_sentences": translate}
+    translator = SimpleNamespace(**methods, tokenizer=tokenizer, num_parameters=7, step=1)
+    data = evaluation.EvaluationSet("three lines", ["a", "b", "c"], ["a", "b", "c"])
+    translations, scores = evaluation.evaluate(translator, data, DecodingOptions())
+    assert (scores["seconds"], scores["compile_seconds"], scores["sentences_per_second"]) == (2.0, 40.0, 1.5)
+    evaluation.print_evaluation("w", data, translations, scores)
+    table = capsys.readouterr().out
+    assert "2.0 s, 1.5 a second" in table
+    assert re.search(r"│ compilation +│ 40\.0 s +│", table)
