@@ -97,7 +97,7 @@ def run_here(
             try:
                 status = run(command)
             except SystemExit as end:  # after --help
-                status = end.code or 0
+                status = int(end.code or 0)
         for file in (out, err):
             file.seek(0)
         stdout, stderr = (file.read().decode("utf-8") for file in (out, err))

@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -73,7 +74,7 @@ def run():
         is_read_at_start = any(name.startswith(("JAX_", "PYTHON")) for name in own)
         if program == "-c" or is_read_at_start:
             command = [*python(program), *map(str, arguments)]
-            defaults = {"cwd": ROOT, "capture_output": True, "text": True}
+            defaults: dict[str, Any] = {"cwd": ROOT, "capture_output": True, "text": True}
             if "input" not in options:
                 defaults["stdin"] = subprocess.DEVNULL
             return subprocess.run(command, **({"timeout": HUNG_AFTER} | defaults | options), env=env)

@@ -51,7 +51,7 @@ def test_course_has_seven_short_pages():
 @pytest.mark.parametrize("page", PAGES)
 def test_outputs_are_stored_without_warnings_and_match_the_code(page, as_in_the_course, capsys):
     """Cells that need a network only have their imports checked; a slow test runs them."""
-    namespace: dict = {}
+    namespace = {}
     for cell in cells(page):
         assert cell.execution_count, cell.id
         for output in cell.outputs:

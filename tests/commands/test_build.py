@@ -49,7 +49,7 @@ class Recorder:
     """Stands for the processes of the stages: writes what the next stages read, and notes which files it found."""
 
     def __init__(self):
-        self.ran: dict[str, list[str]] = {}
+        self.ran = {}
         self.fail_at = ""
 
     def __call__(self, stage: build.Stage) -> None:
