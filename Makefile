@@ -17,8 +17,9 @@ define INSTALL
   $(BIN)/python -m pip install --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS)) --editable '$(1)'; \
   status=$$?; kill $$!; echo; exit $$status
 endef
-# Most tests wait for subprocesses that do not keep two cores busy. loadfile: the tests of a file share fixtures.
-TESTS_AT_ONCE ?= --numprocesses 2 --dist loadfile
+# On two cores: a third of the time, tests wait. loadfile: the tests of a file share fixtures. The order stays, because
+# otherwise files with a single long test come last.
+TESTS_AT_ONCE ?= --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Otherwise make deletes these files, which only other targets depend on.
 .SECONDARY: .venv/installed-test .venv/installed-serve .venv/installed-docs .venv/installed-export

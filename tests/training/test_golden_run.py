@@ -48,6 +48,7 @@ def golden_run(folder: Path) -> dict[str, object]:
     return {"parameters": hashlib.sha256(params.encode()).hexdigest(), "translations": output.read_text().splitlines()}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="numbers are stored by kind of CPU, which is read from /proc")
 def test_run_computes_the_stored_numbers(tmp_path):
     stored = json.loads(STORED.read_text(encoding="utf-8"))
