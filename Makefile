@@ -17,7 +17,7 @@ define INSTALL
   $(BIN)/python -m pip install --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS)) --editable '$(1)'; \
   status=$$?; kill $$!; echo; exit $$status
 endef
-# On two cores: a third of the time, tests wait. loadfile: the tests of a file share fixtures. The order stays, because
+# Of two cores, two processes leave a quarter idle. loadfile: the tests of a file share fixtures. The order stays, because
 # otherwise files with a single long test come last.
 TESTS_AT_ONCE ?= --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
