@@ -95,6 +95,13 @@ def test_invalid_metrics_are_refused(tmp_path, line):
         Workdir(tmp_path).read_metrics()
 
 
+def test_last_step_is_that_of_the_last_complete_line(tmp_path):
+    lines = '{"step": 8}\n{"step": 19, "loss": 1.5}\n'
+    for text, step in (("", 0), ('{"st', 0), (lines, 19), (lines + '{"step": 20, "lo', 19)):
+        (tmp_path / "metrics.jsonl").write_text(text)
+        assert Workdir(tmp_path).last_step() == step
+
+
 def test_lost_checkpoints_do_not_cost_the_metrics(trained, succeed, tmp_path):
     workdir = shutil.copytree(trained[0], tmp_path / "w", ignore=shutil.ignore_patterns("checkpoints"))
     done = succeed("train", "--workdir", workdir, "--training.num-steps", 1, "--training.eval-every", 0)

@@ -27,6 +27,7 @@ SPLITS = ("train", "validation", "test")
 def test_held_out_splits_are_reported_and_the_same_on_every_machine(files):
     """If the choice of pairs ever changes, _FORMAT must change too."""
     train = {"train_source": numbered(100), "train_target": numbered(100)}
+    assert sizes(files.open(**train, train_only=True)) == {"train": 100}  # as in a mixture; then it is prepared anew
     both = files.open(**train)
     assert both.notes == ("held out 5 of 100 pairs for validation and 5 for test, since none were given",)
     numbers = [[int(pair.source.split()[1]) for pair in both.split(name)] for name in SPLITS[1:]]

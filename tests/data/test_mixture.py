@@ -208,6 +208,15 @@ def test_run_resumes_only_with_the_same_mixture(trained, toy, tmp_path):
         prepared(toy, workdir, "--data.mixture.0.weight", 2)
 
 
+def test_the_rows_of_an_epoch_are_counted_anew_for_other_weights(toy, tmp_path):
+    """With as many epochs as a batch has rows, there are as many steps as an epoch has rows."""
+    for weight in (1, 9):
+        options = ("--data.mixture.0.weight", weight, "--tokenizer.sampling-alpha", 0, "--training.num-epochs", 16)
+        run = prepared(toy, tmp_path, *options)
+        assert run.config.rows_per_batch == 16
+        assert run.num_steps == len(run.planner.window(0))
+
+
 # Tags.
 
 

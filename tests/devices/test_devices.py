@@ -12,6 +12,7 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec
 
+from lingua_flax.devices.compilation import set_up_compilation
 from lingua_flax.devices.mesh import check_divides, make_mesh
 from lingua_flax.devices.platform import DETERMINISTIC, compute_precision, computing
 from lingua_flax.host.errors import UserError
@@ -137,6 +138,13 @@ def test_gpus_compute_the_same_bits_unless_the_option_is_false(monkeypatch):
         monkeypatch.setenv("XLA_FLAGS", own)
         with computing(ComputeConfig(deterministic=option), ProcessOptions()):
             assert os.environ["XLA_FLAGS"] == expected
+
+
+def test_compilation_cache_that_is_chosen_already_stays(monkeypatch, tmp_path):
+    chosen = jax.config.jax_compilation_cache_dir
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where the default one would be
+    set_up_compilation()
+    assert jax.config.jax_compilation_cache_dir == chosen
 
 
 def test_translator_is_placed_on_the_requested_platform(trained, run):

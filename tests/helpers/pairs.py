@@ -66,9 +66,10 @@ class TextFiles:
         path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
         return path
 
-    def open(self, **options: Any) -> Corpus:
+    def open(self, *, train_only: bool = False, **options: Any) -> Corpus:
         """Opens the corpus with options of DataConfig; a list of lines is written to a file first."""
         for name, value in options.items():
             if isinstance(value, list):
                 options[name] = self.write(f"{name}.txt", value)
-        return open_corpus(DataConfig(**{"name": "text", "cache_directory": self.cache, **options}))
+        config = DataConfig(**{"name": "text", "cache_directory": self.cache, **options})
+        return open_corpus(config, train_only=train_only)

@@ -10,10 +10,13 @@ import pytest
 from lingua_flax.commands.train import resolve_config
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_config
+from lingua_flax.options.schema import Config
 from lingua_flax.training.fine_tuning import matching_params
 from lingua_flax.training.preparation import prepare
 from lingua_flax.translation.translator import Translator
 from tests.helpers.commands import succeed
+from tests.helpers.networks import small_tokenizer
+from tests.helpers.translation import decisive_translator
 from tests.processes import digests, metrics
 
 OPTIONS = ["--optimizer.name", "adafactor", "--optimizer.peak-lr", 1e-3]
@@ -73,6 +76,15 @@ def test_fitting_arrays_are_taken_and_all_others_are_reported(trained, toy, tmp_
     taken = matching_params(trained[0], other.config, other.tokenizer)
     assert set(same.inherited) - set(taken) == {"target_embedding"}
     assert "newly initialized (different vocabulary): target_embedding" in caplog.text
+
+
+def test_no_embedding_of_another_vocabulary_is_taken_even_if_its_size_is_the_same(monkeypatch, tmp_path):
+    original = decisive_translator(max_length=128)
+    monkeypatch.setattr(Translator, "load", lambda *_, **__: original)
+    config = Config(model=original.config)
+    same, other = (small_tokenizer(vocab_size=60, kind=kind) for kind in ("unigram", "bpe"))
+    left_out = set(matching_params(tmp_path, config, same)) - set(matching_params(tmp_path, config, other))
+    assert left_out == {"source_embedding", "target_embedding", "output_embedding"}
 
 
 def test_options_of_a_tokenizer_that_is_not_trained_are_reported(trained, toy, tmp_path, caplog):
