@@ -41,13 +41,6 @@ def as_in_the_course(monkeypatch):
     monkeypatch.chdir(COURSE)
 
 
-def test_course_has_seven_short_pages():
-    assert [page[0] for page in PAGES] == list("1234567")
-    for page in PAGES:
-        sources = [cell.source for cell in read_notebook(COURSE / f"{page}.ipynb").cells]
-        assert sum(len(source.splitlines()) for source in sources) < 250, page
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_outputs_are_stored_without_warnings_and_match_the_code(page, as_in_the_course, capsys):
     """Cells that need a network only have their imports checked; a slow test runs them."""
@@ -170,17 +163,6 @@ def test_three_exercises_have_the_right_answers():
         assert [cell.id for cell in last] == [f"{kind}-{n}" for n in (1, 2, 3) for kind in ("exercise", "answer")]
         assert all(cell.source.startswith("mine = None  # ") for cell in last[::2])
         assert [printed(cell) for cell in last[1::2]] == [f"the answer: {answer}\n" for answer in answers[page[0]]]
-
-
-def test_answers_are_checked(as_in_the_course, capsys):
-    from course import check
-
-    for mine, answer in [([0.33, 0.67], [1 / 3, 2 / 3]), (2.2, 2.1972), (21, 21), ("une", "une")]:
-        check(mine, answer)
-        assert capsys.readouterr().out == "right\n", mine
-    for mine, answer in [([0.33, 0.66], [1 / 3, 2 / 3]), (2.1, 2.1972), ([21], 21), (20, 21), ("la", "une")]:
-        check(mine, answer)
-        assert capsys.readouterr().out == "not yet\n", mine
 
 
 @pytest.mark.slow

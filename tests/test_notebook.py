@@ -17,7 +17,6 @@ import tomllib
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import psutil
@@ -90,27 +89,6 @@ def test_the_notebook_runs_as_on_colab(run, tmp_path: Path) -> None:
 
 
 # notebooks/colab.py.
-
-
-@pytest.mark.slow
-def test_jax_of_the_machine_is_replaced_if_it_is_not_supported(tmp_path: Path) -> None:
-    """On a machine with another JAX, Flax and NumPy than the package needs, which is installed from a clone."""
-    python = tmp_path / "machine" / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
-    preinstalled = ("jax==0.7.1", "jaxlib==0.7.1", "flax==0.11.2", "numpy==2.0.2", "ipython", "packaging")
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *preinstalled], check=True)
-    subprocess.run(["git", "clone", "--quiet", ROOT, tmp_path / "clone"], check=True)
-    options: dict[str, Any] = {"cwd": tmp_path, "env": os.environ | {"JAX_PLATFORMS": "cpu"}, "text": True}
-    install = "import sys; sys.path.insert(0, 'clone'); from notebooks.colab import install; install(); install()"
-    *_, replaced, again = subprocess.check_output([python, "-c", install], **options).splitlines()
-    assert replaced.startswith("replaced JAX 0.7.1")
-    assert again == "already installed"
-    versions = "import jax, jaxlib, lingua_flax; print(jax.__version__, jaxlib.__version__, lingua_flax.__file__)"
-    jax, jaxlib, package = subprocess.check_output([python, "-c", versions], **options).split()
-    assert jax == jaxlib == "0.10.2"
-    assert Path(package).is_relative_to(tmp_path / "machine")
-    train = ("train", "--config", "tiny", "--workdir", "w", "--training.num-steps", "2", "--training.eval-every", "0")
-    subprocess.run([python.with_name("lingua-flax"), *train], check=True, **options)
 
 
 # The kernel is a separate process, since this one has JAX's threads and must not fork.
