@@ -4,31 +4,21 @@ import importlib.util
 import json
 import os
 import re
-import signal
-from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-import psutil
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 
 from lingua_flax.commands.train import train
 from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.devices.topology import CHIPS, chip_in_topology, topology_devices, with_compiler
 from lingua_flax.host.errors import RunError, UserError
-from lingua_flax.model.attention import scaled_dot_product_attention
 from lingua_flax.model.flops import training_flops
-from lingua_flax.model.masks import SegmentMask
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import Config, MeshConfig
-from lingua_flax.training.kernels.fast_attention import FusedAttention
 from lingua_flax.training.reports import compiled_step
 from lingua_flax.training.reports.compiled_step import sent_bytes_of
-from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
+from tests.conftest import ROOT
 from tests.helpers.commands import succeed
 from tests.helpers.dry_run import JSON_KEYS, table_rows
-from tests.processes import start_command, wait_for
 
 needs_libtpu = pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="libtpu is not installed")
 TINY = ("--config", "configs/tiny.toml", "--dry-run", "--devices.topology", "v5e:1x1")
@@ -75,44 +65,6 @@ def test_topologies_and_what_does_not_fit_them_are_known_to_the_compiler():
         with_compiler(os.abort)
 
 
-def attention_costs(fused, rows, length, width, heads, dtype="bfloat16"):
-    """Returns operations and bytes accessed of one layer's attention and its gradients on a v5e."""
-    mesh = make_mesh(MeshConfig(), topology_devices("v5e:1x1"))
-    place = NamedSharding(mesh, PartitionSpec())
-
-    def plain(query, keys, values, num_heads, mask):
-        split = [jnp.swapaxes(x.reshape(*x.shape[:2], num_heads, -1), 1, 2) for x in (query, keys, values)]
-        return jnp.swapaxes(scaled_dot_product_attention(*split, mask.dense())[0], 1, 2).reshape(query.shape)
-
-    def loss(inputs, segments):
-        attend = FusedAttention(mesh, "tpu") if fused else plain
-        return jnp.sum(attend(*inputs, heads, SegmentMask(segments, segments)).astype(jnp.float32))
-
-    inputs = [jax.ShapeDtypeStruct((rows, length, width), dtype)] * 3
-    program = jax.jit(jax.grad(loss), in_shardings=place, out_shardings=place)
-    costs = program.lower(inputs, jax.ShapeDtypeStruct((rows, length), jnp.int32)).compile().cost_analysis()
-    return costs["flops"], costs["bytes accessed"]
-
-
-@pytest.mark.slow
-@needs_libtpu
-def test_fused_attention_never_writes_scores_to_memory_on_a_v5e(monkeypatch):
-    """By hand: the forward and backward passes take 2 and 5 products of all queries with all keys, of which XLA needs
-    at least the 5, because these gradients do not depend on the output. The arrays that must be read and written are 3
-    inputs and 3 gradients; the scores and what is computed from them are several times as large."""
-    monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS", raising=False)
-    rows, length, width, heads = 8, 512, 256, 4
-    flops, accessed = with_compiler(attention_costs, True, rows, length, width, heads)
-    plain_flops, plain_accessed = with_compiler(attention_costs, False, rows, length, width, heads)
-    one_product, arrays = 2 * rows * length * length * width, 6 * 2 * rows * length * width
-    assert 5 * one_product <= flops < 9 * one_product
-    assert arrays <= accessed < 4 * arrays
-    assert plain_flops > 4 * one_product
-    assert plain_accessed > arrays + 3 * (4 * rows * heads * length * length)  # scores in float32
-    for shape in ((8, 512, 256, 4), (4, 500, 128, 16), (7, 100, 128, 2), (5, 256, 1024, 16)):
-        with_compiler(attention_costs, True, *shape, "float32")  # fits on a chip
-
-
 @pytest.mark.slow
 @needs_libtpu
 def test_training_step_is_compiled_for_v5e(run, tmp_path):
@@ -145,18 +97,6 @@ def test_training_step_is_compiled_for_v5e(run, tmp_path):
     assert "17.2 GB: Ran out of memory on HBM" in done.stdout
     figures = json.loads((tmp_path / "f.json").read_text())
     assert (figures["fits"], figures["flops"], figures["other_attention"]) == (False, None, None)
-
-
-@pytest.mark.slow
-@needs_libtpu
-def test_ctrl_c_also_ends_the_compiler():
-    process = start_command("train", "--config", "configs/wmt14_en_de_base.toml", *TINY[2:])
-    children = psutil.Process(process.pid).children
-    wait_for(process, lambda: any("libtpu" in Path(f"/proc/{each.pid}/maps").read_text() for each in children()))
-    started = children()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(HUNG_AFTER) == 130
-    assert psutil.wait_procs(started, PROMPTLY)[1] == []
 
 
 def test_bytes_sent_by_ring_algorithms_match_a_count_by_hand():

@@ -9,7 +9,6 @@ from lingua_flax.data.corpora.phrasebook import find_readings
 from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
 from lingua_flax.evaluation import contrast
 from lingua_flax.evaluation.contrast import count_contrast, differing_word_index, right_pairs
-from lingua_flax.evaluation.evaluate import EvaluationSet, evaluate, print_evaluation
 from lingua_flax.options.schema import DecodingOptions, TokenizerConfig
 from lingua_flax.translation.hypotheses import Hypothesis
 from lingua_flax.translation.words import group_pieces
@@ -67,29 +66,6 @@ def test_flips_are_counted_in_correct_pairs_for_the_masked_words(translator, mon
     assert counts == contrast_counts(4, 3, 3, 2, 1)
     assert masked_words[0] == ["river", "street", "hungry", "unbelievable", "why", "Marie"]
     assert masked_words[1] == ["across", "across", "The", "The", "They", "They"]
-
-
-def test_contrast_pairs_of_a_lowercase_model_ignore_case(monkeypatch, capsys):
-    lower = [reference.lower() for reference in REFERENCES]
-    translator = SimpleNamespace(
-        tokenizer=parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=50, lowercase=True))),
-        max_length=64,
-        step=1,
-        num_parameters=7,
-        warm_up=lambda lines, options: None,
-        translate_sentences=lambda lines, options, after_batch: [SimpleNamespace(text=text) for text in lower],
-    )
-    flipped = [lower[i ^ 1] for i in range(len(lower))]
-    answers = iter([flipped, lower])  # the deciding word masked, then another one
-    monkeypatch.setattr(contrast, "translate_with_masked_tokens", lambda *_: next(answers))
-    data = EvaluationSet("lower", SOURCES, REFERENCES, find_readings)
-    translations, record = evaluate(translator, data, DecodingOptions())
-    assert record.items() >= contrast_counts(4, 4, 4, 4, 0).items()
-    print_evaluation("title", data, translations, record | contrast_counts(80, 60, 40, 30, 1))
-    shown = capsys.readouterr().out
-    assert "contrast pairs right                │ 60 of 80  (75.0%)" in shown
-    assert "flipped by hiding the deciding word │ 30 of 40  (75.0%)" in shown
-    assert "flipped by hiding another word      │ 1 of 40  (2.5%)" in shown
 
 
 def test_differing_word_needs_exactly_one_difference(translator):

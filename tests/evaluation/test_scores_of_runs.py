@@ -2,14 +2,11 @@
 
 import gzip
 import json
-import re
-from types import SimpleNamespace
 
 import pytest
 import sacrebleu
 from sacrebleu.metrics import BLEU, CHRF, TER
 
-from lingua_flax.evaluation import evaluate as evaluation
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.runs.checkpoint import read_metadata
 from lingua_flax.translation.translator import Translator
@@ -124,29 +121,3 @@ def test_split_is_scored_and_written_to_reproducible_files(trained, toy, run, tm
 def test_validation_split_has_the_score_of_the_validation(trained, evaluate):
     scores, *_ = evaluate(trained[0], "--checkpoint", 240, "--split", "validation")
     assert scores["bleu"] == pytest.approx(metrics(trained[0])[-1]["validation_bleu"])
-
-
-def test_decoding_speed_excludes_compilation(monkeypatch, capsys):
-    """The translator compiles in `warm_up`; test_translator shows that nothing is compiled afterwards."""
-    now = 100.0
-
-    def warm_up(lines, options):
-        nonlocal now
-        now += 40.0
-
-    def translate(lines, options, after_batch):
-        nonlocal now
-        now += 2.0
-        return [SimpleNamespace(text=line) for line in lines]
-
-    monkeypatch.setattr(evaluation, "time", SimpleNamespace(monotonic=lambda: now))
-    tokenizer = SimpleNamespace(lowercase=False)
-    methods = {"warm_up": warm_up, "translate_sentences": translate}
-    translator = SimpleNamespace(**methods, tokenizer=tokenizer, num_parameters=7, step=1)
-    data = evaluation.EvaluationSet("three lines", ["a", "b", "c"], ["a", "b", "c"])
-    translations, scores = evaluation.evaluate(translator, data, DecodingOptions())
-    assert (scores["seconds"], scores["compile_seconds"], scores["sentences_per_second"]) == (2.0, 40.0, 1.5)
-    evaluation.print_evaluation("w", data, translations, scores)
-    table = capsys.readouterr().out
-    assert "2.0 s, 1.5 a second" in table
-    assert re.search(r"│ compilation +│ 40\.0 s +│", table)
