@@ -6,12 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import pytest
 
 import lingua_flax
-from lingua_flax.devices import platform
-from lingua_flax.translation.translator import Translator
 from tests.conftest import ROOT
 from tests.processes import digests, metrics, read_lines
 
@@ -84,28 +81,8 @@ def test_mistakes_are_one_sentence_and_write_nothing(trained, tmp_path):
         assert not workdir.exists()
 
 
-def test_other_devices_than_those_that_jax_uses_are_refused_in_a_sentence(monkeypatch):
-    jax.devices()
-    monkeypatch.setattr(platform, "available_devices", lambda platform: [])
-    before = jax.config.jax_platforms
-    try:
-        with pytest.raises(lingua_flax.UserError, match="tpu: JAX uses cpu in this process already; restart it"):
-            platform.initialize_devices("tpu")
-    finally:
-        jax.config.update("jax_platforms", before)
-
-
 def test_importing_the_package_imports_nothing_slow():
     code = "import lingua_flax, sys; print([name for name in ('jax', 'numpy', 'pydantic') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
     assert all(hasattr(lingua_flax, name) for name in lingua_flax.__all__)
-
-
-def test_a_translator_is_shown_in_a_line(trained):
-    one = Translator.load(trained[0], "last")
-    both = Translator.load(trained[0], "last", ensemble=[trained[0]])
-    count = one.num_parameters
-    assert repr(one) == f"Translator(en-fr, step 240, {count:,} parameters, cpu)"
-    assert repr(both) == f"Translator(en-fr, 2 networks, steps 240 240, {2 * count:,} parameters, cpu)"
-    assert len(repr(both.others)) < 200

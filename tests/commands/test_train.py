@@ -10,14 +10,12 @@ import pytest
 
 from lingua_flax.commands.main import COMMANDS
 from lingua_flax.commands.train import resolve_config
-from lingua_flax.data.corpora import open_corpus
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
-from lingua_flax.options.config_files import read_config, to_toml
+from lingua_flax.options.config_files import to_toml
 from lingua_flax.runs.checkpoint import read_metadata, saved_steps
-from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.preparation import prepare
-from tests.command_server import ROOT, run_here
+from tests.command_server import ROOT
 from tests.helpers.folders import contents
 from tests.processes import digests, metrics
 from tests.toy import write_corpus
@@ -41,17 +39,6 @@ def test_training_learns_and_reports_its_results(trained, toy):
     assert names == of_run | {"curves.png", "events", "checkpoints"}
 
 
-def test_samples_of_each_validation_are_the_same_pairs(trained, toy):
-    samples = [line["samples"] for line in metrics(trained[0]) if "samples" in line]
-    shown = [[(sample["source"], sample["reference"]) for sample in each] for each in samples]
-    assert shown == [shown[0]] * 3
-    assert len(set(shown[0])) == 3
-    assert set(shown[0]) <= {(*pair,) for pair in open_corpus(read_config(toy).data).split("validation")}
-    for name in ("source", "reference", "translation"):
-        logged = re.findall(rf"^  {name} +(.*)$", trained[1].stderr, re.MULTILINE)
-        assert logged == [sample[name] for each in samples for sample in each]
-
-
 def test_finished_run_says_so_and_changes_nothing(trained, toy, succeed):
     workdir, _ = trained
     before = (metrics(workdir), digests(workdir))
@@ -59,20 +46,6 @@ def test_finished_run_says_so_and_changes_nothing(trained, toy, succeed):
         again = succeed("train", *arguments)
         assert "finished: 240 of 240 steps" in again.stdout
     assert (metrics(workdir), digests(workdir)) == before
-
-
-def test_run_that_finishes_while_another_prepares_is_resumed(trained, toy, monkeypatch, tmp_path):
-    """Nothing is known about the workdir before it is locked; metrics written in the meantime are kept."""
-    create = Workdir.create
-
-    def create_after_another_run(workdir):
-        shutil.copytree(trained[0], workdir.path)
-        create(workdir)
-
-    monkeypatch.setattr(Workdir, "create", create_after_another_run)
-    done = run_here("train", "--config", toy, "--workdir", tmp_path / "w")
-    assert "finished: 240 of 240 steps" in done.stdout, done.stderr
-    assert (tmp_path / "w" / "metrics.jsonl").read_bytes() == (trained[0] / "metrics.jsonl").read_bytes()
 
 
 def test_changed_config_and_corpus_are_refused(trained, toy, run, tmp_path):
