@@ -4,7 +4,10 @@ import functools
 import io
 import itertools
 import math
+import os
 import random
+import signal
+import threading
 from collections import Counter
 from typing import Any
 
@@ -21,6 +24,7 @@ from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokeni
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import TokenizerConfig
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from tests.conftest import PROMPTLY
 from tests.helpers.pairs import PAIRS
 from tests.helpers.texts import LINES, TEXTS
 
@@ -124,6 +128,21 @@ def model_of_a_user(**options: Any) -> bytes:
 def test_model_with_other_special_ids_is_refused():
     with pytest.raises(UserError, match=r"m.model: its ids of pad, eos, bos and unk are \(-1, 2, 1, 0\)"):
         parse_tokenizers([model_of_a_user()], ["m.model"])
+
+
+def test_ctrl_c_is_handled_while_sentencepiece_trains(monkeypatch):
+    """It runs no Python code for many seconds, so it trains in another thread than the one that handles signals."""
+    handled = threading.Event()
+
+    def train_for_long(**_):
+        assert threading.current_thread() is not threading.main_thread()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert handled.wait(PROMPTLY)
+
+    monkeypatch.setattr(sentencepiece.SentencePieceTrainer, "train", train_for_long)
+    previous = signal.signal(signal.SIGINT, lambda *_: handled.set())
+    train_tokenizer([Pair("a", "b")], TokenizerConfig())
+    signal.signal(signal.SIGINT, previous)
 
 
 # Pairs on disk.
