@@ -87,16 +87,6 @@ def test_train_contains_no_held_out_combination(book):
             assert not {(word.split("/")[0], form) for form in (noun.split("/")[0], plural[noun])} & seen
 
 
-def test_evaluation_splits_have_many_unseen_combinations_but_no_word_loses_most_of_its(book):
-    for split in (book.validation, book.test):
-        unseen = sum(not book.held_out.isdisjoint(book.combinations[english]) for english, _ in split)
-        assert unseen >= 0.4 * len(split)
-    trained = {pair for english, _ in book.train for pair in book.combinations[english]}
-    kept = Counter(word for pair in trained for word in pair)
-    held_out = Counter(word for pair in book.held_out for word in pair)
-    assert {word: (kept[word], count) for word, count in held_out.items() if kept[word] < 2 * count} == {}
-
-
 # Contrasts.
 
 
@@ -127,57 +117,7 @@ def test_references_express_the_senses_that_the_readings_tell(book):
     assert words == {readings.word.pattern for readings in READINGS}
 
 
-# Lexicon.
-
-
-def test_every_word_of_the_lexicon_is_used_and_none_is_rare(book):
-    assert len(book.lemma_counts) >= 400
-    assert {lemma: count for lemma, count in book.lemma_counts.items() if count < 60} == {}
-    lexicon = load_lexicon()
-    words = (*lexicon.nouns, *lexicon.adjectives, *lexicon.transitives, *lexicon.intransitives)
-    assert [word.key for word in words if word.key not in book.lemma_counts] == []
-
-
 # French.
-
-VOWEL = "[aeiouyhàâäéèêëîïôöùûüœAEIOUYHÀÂÉÈÊÎÔŒ]"
-ASPIRATED = "hibou|haricot|hache|harpe|héros|haut|homard|hamster|hérisson|hall"
-BEFORE_VOWEL = rf"(?=(?!{ASPIRATED}){VOWEL})"
-ILLEGAL = [  # patterns, each with a mistake that it finds
-    (r"\b[Dd]e les? (?!\w+(er|ir|re)\b)", "Je viens de le marché."),
-    (r"\bà les? (?!\w+(er|ir|re)\b)", "Je vais à les champs."),
-    (rf"\b(au|du) {BEFORE_VOWEL}", "Je vais au hôtel."),
-    (rf"\b([Jj]e|[Mm]e|[Tt]e|[Ss]e|[Ll]e|[Ll]a|[Nn]e|[Qq]ue|[Dd]e) {BEFORE_VOWEL}", "La eau est froide."),
-    (rf"\b\w+'({ASPIRATED})", "C'est l'hibou."),
-    (r"\b(?!aujourd)\w+'(?![aeiouyhàâäéèêëîïôöùûüœAEIOUÉÂ])", "Je l'vois."),
-    (rf"\bce {BEFORE_VOWEL}(?!est\b|ét)", "Je vois ce homme."),
-    (rf"\b[Cc]et (?!(?!{ASPIRATED}){VOWEL})", "Je vois cet hibou."),
-    (rf"\b([Mm]a|[Tt]a|[Ss]a) {BEFORE_VOWEL}", "C'est ma amie."),
-    (rf"\b(beau|nouveau) {BEFORE_VOWEL}", "C'est un beau arbre."),
-    (rf"\b(un|le|ce|mon|son|notre|votre|leur) vieux {BEFORE_VOWEL}", "C'est un vieux homme."),
-    (rf"\b(bel|vieil|nouvel) (?!(?!{ASPIRATED}){VOWEL})", "C'est un bel héros."),
-    (r"\b[Ss]i ils?\b", "Je ne sais pas si il vient."),
-    (
-        r"\b[Nn](?:e |')(?!est|ét|s[ou]|êtes|re?v[ie]|ven|vien|jou)\w+ (?:pas|jamais) (?!jou)"
-        r"(?:\w+[éiu]s? )?(?:une?|du|des) ",
-        "Il ne mange pas du pain.",
-    ),
-    (
-        r"\bdes (grand|petit|nouvel|joli|bon|beaux|belles|nouveaux|bonnes|mauvais|jeunes|vie[ui])\w* \w",
-        "Il a des beaux livres.",
-    ),
-    (r"\b([Nn]e |[Nn]')(?!.*\b(pas|jamais)\b)", "Il ne mange."),
-    (r"\S\?", "Est-ce qu'il mange?"),
-    (r"[/_+|:;<>\[\]()\"]", "Il mange un/une pomme."),
-]
-
-
-def test_french_has_no_illegal_sequence(pairs):
-    for rule, mistake in ILLEGAL:
-        pattern = re.compile(rule)
-        assert pattern.search(mistake)
-        assert [french for _, french in pairs if pattern.search(french)][:5] == [], mistake
-
 
 HARD_CASES = {
     "She likes owls.": "Elle aime les hiboux.",
