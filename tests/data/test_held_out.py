@@ -15,7 +15,7 @@ from lingua_flax.commands.train import resolve_config
 from lingua_flax.data.corpora import Corpus, held_out_splits, open_corpus
 from lingua_flax.data.corpora.held_out_splits import held_out_sources
 from lingua_flax.host.errors import UserError
-from lingua_flax.options.config_files import read_workdir_config, to_toml
+from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.options.schema import Config
 from lingua_flax.training.preparation import prepare
 from tests.helpers.commands import succeed
@@ -188,19 +188,6 @@ def test_a_run_started_from_another_keeps_its_test_set_when_the_corpus_grows(gro
 
 def resolved(folder: Path, workdir: Path, *options: object) -> Config:
     return resolve_config(list(map(str, ["--config", folder / "toy.toml", "--workdir", workdir, *options])))[0]
-
-
-def test_a_run_with_all_splits_needs_no_copy_of_what_another_held_out(grown, tmp_path):
-    """Though its config has the path of that file, in a run that is no longer there."""
-    folder, before, _ = grown
-    origin, test = shutil.copytree(folder / "first", tmp_path / "first"), tmp_path / "test.tsv"
-    test.write_text(table(before["test"]))
-    options = ["--init-from", origin, "--data.validation-source", test, "--data.test-source", test]
-    (tmp_path / "config.toml").write_text(to_toml(resolved(folder, tmp_path, *options)))
-    shutil.rmtree(origin)
-    assert splits_of(tmp_path)["test"] == before["test"]
-    again = resolved(folder, tmp_path, *options, "--data.held-out", origin / "held_out.json")
-    assert again.data.held_out is None
 
 
 def test_a_warning_tells_that_the_first_run_was_trained_on_test_sentences(grown, tmp_path, caplog):

@@ -11,7 +11,6 @@ import gzip
 import hashlib
 import shutil
 import socket
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,9 @@ from tensorflow_datasets.core.download.checksums import compute_url_info
 from tensorflow_datasets.core.download.resource import get_dl_fname
 
 from lingua_flax.data.corpora import Corpus, Pair, downloads, open_corpus
-from lingua_flax.data.mixture import open_training_corpora
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_config
-from lingua_flax.options.schema import DataConfig, MixtureConfig
+from lingua_flax.options.schema import DataConfig
 from lingua_flax.training.preparation import prepare
 from tests.helpers.pairs import TextFiles, sizes
 from tests.helpers.web import Silent, delivered
@@ -208,9 +206,6 @@ def test_splits_are_held_out_of_a_corpus_that_has_only_train(tmp_path, cache, re
     assert corpus.notes == (ORDER_NOTE, held_out)
     everything = sorted(pair for split in corpus.splits.values() for pair in split)
     assert everything == sorted((f"Zeile {i}", f"line {i}") for i in range(400))
-    reverse = MixtureConfig(source_language="en", target_language="de", **options)
-    with pytest.raises(UserError, match=r"data\.mixture\.0 .*held-out pairs it would train on; choose another corpus"):
-        open_training_corpora(data_config(cache, languages="de en", mixture=(reverse,), **options))
 
 
 def test_multilingual_corpus_yields_pairs_of_both_languages(tmp_path, cache, registered):
@@ -226,31 +221,18 @@ def test_multilingual_corpus_yields_pairs_of_both_languages(tmp_path, cache, reg
     check_refused("has no de-xx; it has ar, az, be", cache, name="ted_multi_translate", languages="de xx")
 
 
-def test_corpus_without_train_split_is_refused(tmp_path, cache, registered):
-    (url,) = tfds.builder_cls("flores").url_infos
-    stem = "wikipedia_en_ne_si_test_sets/wikipedia."
-    files = {f"{stem}{split}.ne-en.{code}": ["x"] for split in ("dev", "devtest") for code in ("ne", "en")}
-    registered("flores", url, pack(tmp_path / url.rpartition("/")[2], files))
-    check_refused("flores/neen has nothing to train on", cache, name="flores", languages="ne en", directory=tmp_path)
-    assert prepared(cache) == []
-
-
 # Invalid names and options.
 
 
 def test_invalid_names_languages_and_options_are_refused(tmp_path, cache):
     for name, languages, message in (
         ("ted_hrlr_translat", "pt en", r'"ted_hrlr_translat" \(did you mean "ted_hrlr_translate"\?\); the corpora are'),
-        ("multi30k/en-de", "en de", r'unknown corpus "multi30k/en-de" \(did you mean "multi30k"\?\)'),
         ("https://x.org/ted:1", "pt en", r'corpus "https://x.org/ted:1"; the corpora are phrasebook, multi30k, text'),
         ("mnist", "pt en", "mnist of TensorFlow Datasets is not a corpus of sentence pairs.*those are flores"),
-        ("wmt_translate", "de en", "wmt_translate of TensorFlow Datasets is not a corpus"),
-        ("tatoeba/tatoeba_de", "de en", "tatoeba of TensorFlow Datasets is not a corpus"),
         ("ted_hrlr_translate/pt_to_eng", "pt en", r'no config "pt_to_eng" \(did you mean "pt_to_en"\?\); it has az'),
         ("ted_hrlr_translate/pt_to_en", "en fr", r'data\.target_language: .* no language "fr"; it has pt and en'),
         ("wmt14_translate", "de fr", "wmt14_translate has no de-fr; it has cs-en, de-en, fr-en, hi-en, ru-en"),
         ("opus", "en de", r"several corpora; name one: opus/medical, opus/law, opus/koran, opus/IT, opus/subtitles"),
-        ("para_crawl", "en en", r'data\.target_language: "en" is the source language'),
     ):
         check_refused(message, cache, name=name, languages=languages)
     for options, message in (
@@ -265,7 +247,7 @@ def test_invalid_names_languages_and_options_are_refused(tmp_path, cache):
 # Archives.
 
 
-def test_unusable_archives_are_refused(cache, ted, registered, monkeypatch):
+def test_unusable_archives_are_refused(cache, ted, registered):
     """And leave nothing: a sound one is used afterwards."""
     sound = ted.read_bytes()
     digest = hashlib.sha256(sound).hexdigest()
@@ -284,22 +266,7 @@ def test_unusable_archives_are_refused(cache, ted, registered, monkeypatch):
     check_refused(rf"{ted}.*delete the damaged archive and fetch it again", cache, directory=ted.parent)
     ted.write_bytes(sound)
     registered("ted_hrlr_translate", TED, ted)
-
-    def stop(self, **files):
-        yield from ()
-        raise AssertionError("Sizes do not\nmatch")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(tfds.builder_cls("ted_hrlr_translate"), "_generate_examples", stop)
-        check_refused("pt_to_en could not be prepared: Sizes do not match", cache, directory=ted.parent)
     assert prepared(cache) == []
     corpus = opened(cache, directory=ted.parent)
     assert sizes(corpus) == {"train": 300, "validation": 17, "test": 23}
     assert corpus.fingerprint == used.fingerprint
-
-
-def test_builders_leave_nothing_among_temporary_files(monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    builder_class = tfds.builder_cls("ted_hrlr_translate")
-    assert builder_class(data_dir=tmp_path / "nowhere", config="pt_to_en").info.features
-    assert list(tmp_path.iterdir()) == []

@@ -142,9 +142,7 @@ def test_lines_that_are_too_long_are_translated_in_parts(trained, translator, ru
     ("command", "options", "message"),
     [
         (translate, "--top-k 5", "top_k 5 has no effect without a temperature"),
-        (translate, "--prefix a --prefix-file b", "--prefix and --prefix-file are mutually exclusive"),
         (translate, "--alignment-layer 1", "--alignment-layer has no effect without --alignments FILE"),
-        (translate, "--alignments a --output a", "would be used twice"),
         (translate, "--attention maps.gif", "maps.gif: the name must end in .json or .png"),
         (translate, "--positions table.png --output a", "--positions translates nothing"),
         (translate, "--input page.htm --json-lines", "--json-lines has no effect with HTML"),
@@ -168,7 +166,6 @@ def test_options_that_make_no_sense_are_refused_before_anything_is_loaded(traine
         ("translate", ["--input", "one-line", "--output", "link"], "would be used twice"),
         ("translate", ["--alignments", "none/links"], "cannot be written"),
         ("translate", ["--alignments", "new", "--alignment-layer", 2], "the network has 1 decoder layers"),
-        ("translate", ["--alignments", "new", "--alignment-head", 3], "the network has 2 heads"),
         ("evaluate", ["--compare", "one-line"], "one-line has 1 lines, but there are 37 to translate"),
     ],
 )
