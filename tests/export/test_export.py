@@ -24,7 +24,6 @@ from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.interruption import interruption
 from lingua_flax.options.config_files import read_config, read_workdir_config
 from lingua_flax.options.schema import DataConfig
-from lingua_flax.runs.checkpoint import holds_only_a_network, saved_steps
 from lingua_flax.translation.translator import Translator
 from tests.command_server import run_here
 from tests.helpers.commands import succeed
@@ -88,9 +87,7 @@ def test_mistakes_are_refused_in_one_sentence(trained, run, tmp_path):
         ("--format safetensors --output .", "exists already; delete it or choose another name"),
         ("--format safetensors --output no/new", "there is no folder "),
         ("--format safetensors --output new --quantization int8", "no effect with --format safetensors, only with"),
-        ("--format safetensors --output new --scores scores", "No such file"),
         ("--format safetensors --output new --scores other.json", "not a file that lingua-flax evaluate --json"),
-        ("--format html --output new --scores x", "--scores has no effect with --format html"),
         ("--format html --output new --verify lines", "lines"),
         ("--format html --output new --checkpoint 7", "checkpoint"),
     ):
@@ -113,23 +110,7 @@ def test_missing_corpus_is_reported_and_the_export_written(trained, run, tmp_pat
         open_corpus(config)
 
 
-def test_export_that_cannot_be_compared_is_reported(toy, tmp_path, caplog, monkeypatch):
-    options = ExportCommand(workdir=tmp_path, format="safetensors", output=tmp_path / "x")
-    translator = random_translator()
-    translator = dataclasses.replace(translator, config=translator.config.model_copy(update={"max_length": 1}))
-    assert lines_to_verify(translator, read_config(toy).data, options) == []
-    assert "not compared with the run: the validation split has no lines of at most 1 tokens" in caplog.text
-    parity = Parity(beam_size=1, lines=0, cut=3, equal=0, tied=0, score_difference=0.0)
-    monkeypatch.setattr("lingua_flax.export.parity.compare", lambda *_: parity)
-    check_parity(translator, options, lambda: None, ["one."] * 3)
-    assert "not compared with the run: all translations reach the length limit" in caplog.text
-
-
 def test_lines_to_compare_are_of_the_source_of_the_export_and_plain(toy, tmp_path):
-    """A network for both directions translates into its source language from its target language."""
-    mixture = ({"target_language": "fr"}, {"source_language": "de", "target_language": "en"})
-    data = DataConfig(name="multi30k", source_language="en", target_language="de", tag_target=True, mixture=mixture)
-    assert [data.direction_into(language)[0] for language in ("fr", "en", "cs")] == ["en", "de", "en"]
     data = read_config(toy).data  # of a text corpus, which is the same two files in either direction
     options = ExportCommand(workdir=tmp_path, format="safetensors", output=tmp_path / "new")
     pair = next(iter(open_corpus(data).split("validation")))
@@ -239,14 +220,3 @@ def test_another_run_can_begin_with_the_network_alone(toy, network, run, tmp_pat
     own, theirs = (jax.tree.leaves(Translator.load(folder).params) for folder in (tmp_path / "w", network))
     for new, old in zip(own, theirs, strict=True):
         np.testing.assert_allclose(new, old, atol=1e-6)
-
-
-def test_damaged_network_is_noticed(trained, network, run, tmp_path):
-    damaged = shutil.copytree(network, tmp_path / "damaged")
-    flip_a_bit(max(damaged.rglob("d/*"), key=lambda path: path.stat().st_size))
-    done = run("translate", "--workdir", damaged, input=TEXT)
-    assert done.returncode == 2
-    assert "damaged" in done.stderr
-    checkpoints = shutil.copytree(trained[0] / "checkpoints", tmp_path / "checkpoints")
-    shutil.rmtree(checkpoints / str(saved_steps(checkpoints)[-1]) / "training")
-    assert not holds_only_a_network(checkpoints)  # whose newest step is damaged

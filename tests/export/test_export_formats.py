@@ -136,16 +136,6 @@ def test_ctranslate2_runs_on_with_its_defaults(tmp_path):
     assert "max_decoding_length`, which is 256" in write_ctranslate2(random_translator(positions="learned"), tmp_path)
 
 
-def test_types_that_need_pytorch_are_refused_without_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("lingua_flax.export.ctranslate2_model.find_spec", lambda name: None)
-    translator = random_translator()
-    for quantization in ("bfloat16", "int8_bfloat16"):
-        with pytest.raises(UserError, match=rf"makes {quantization} with PyTorch: pip install torch"):
-            write_ctranslate2(translator, tmp_path, quantization)
-    for quantization in ("float16", "int16", "int8", "int8_float32", "int8_float16"):
-        write_ctranslate2(translator, tmp_path, quantization)
-
-
 @pytest.fixture(scope="module")
 def in_environment(tmp_path_factory):
     """Runs Python with transformers, torch and sentencepiece, installed unless LINGUA_TRANSFORMERS names a Python."""

@@ -4,14 +4,12 @@ Its tokenizer and its words are those of SentencePiece and of Python, whatever t
 """
 
 import dataclasses
-import io
 import json
 from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import expect
@@ -19,7 +17,6 @@ from playwright.sync_api import expect
 from lingua_flax.data.known_words import known_words
 from lingua_flax.data.placeholders import TO_KEEP
 from lingua_flax.export.html_file import _tokenizer, html_document
-from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DataConfig, DecodingOptions
 from lingua_flax.serving.inspector import inspected
 from lingua_flax.serving.protocol import InspectRequest
@@ -39,7 +36,7 @@ from tests.helpers.browser import (
 from tests.helpers.commands import succeed
 from tests.helpers.deno import ask, conversation
 from tests.helpers.inspections import HEADS, assert_same, pad_alike
-from tests.helpers.networks import LINES, TRANSLATIONS, random_translator, small_tokenizer
+from tests.helpers.networks import LINES, random_translator, small_tokenizer
 from tests.helpers.texts import LETTERS, MARKS, OTHERS
 
 __all__ = ["browser", "open_page"]  # fixtures
@@ -221,13 +218,3 @@ def test_any_text_has_the_same_tokens_and_any_tokens_the_same_text(tokenizers, t
     assert answer["ids"] == tokenizer.encode(texts)
     expected = [tokenizer.decode(ids).replace("\n", " ").replace("\r", " ") for ids in sentences]
     assert answer["texts"] == expected
-
-
-def test_tokenizers_of_other_kinds_are_refused():
-    model = io.BytesIO()
-    options = {"model_type": "word", "vocab_size": 20, "treat_whitespace_as_suffix": True, "minloglevel": 2}
-    special = {"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3}
-    lines = iter(LINES + TRANSLATIONS)
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=lines, model_writer=model, **options, **special)
-    with pytest.raises(UserError, match="that is neither unigram nor BPE and puts spaces after words; use another"):
-        _tokenizer(sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()))

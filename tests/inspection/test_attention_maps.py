@@ -6,11 +6,9 @@ import struct
 
 import matplotlib
 import numpy as np
-import pytest
 from matplotlib.figure import Figure
 
 from lingua_flax.host.figures import FORMATS, save_figure
-from lingua_flax.inspection.attention_figures import CELL, attention_figure
 from lingua_flax.inspection.attention_maps import AttentionMaps
 from lingua_flax.translation.words import group_pieces
 
@@ -38,23 +36,6 @@ def test_attended_words_by_hand():
         ("</s>", [("</s>", 1.0), ("xy", 0.0)]),
     ]
     assert maps.table() == ["ab    <- xy 0.69, </s> 0.31", "</s>  <- </s> 1.00, xy 0.00"]
-
-
-def test_every_head_has_a_map_with_cells_of_full_size():
-    """Two layers of the encoder, one of the decoder, and six heads; 30 source tokens and 26 target tokens."""
-    source, target = ("▁word", "s") * 15, ("▁m$ot", "$s") * 13
-    weights = (np.full(shape, 0.03) for shape in ((2, 6, 30, 30), (1, 6, 26, 26), (1, 6, 26, 30)))
-    figure = attention_figure(AttentionMaps("", "", source, target, target, *weights))
-    _, *drawn = figure.axes
-    names = [f"layer {layer}, head {number}" for layer in (1, 2, 1, 1) for number in range(1, 7)]
-    for axes, name in zip(drawn, names, strict=True):
-        assert axes.get_title(loc="left") == name
-        (image,) = axes.get_images()
-        assert image.get_clim() == (0.0, 1.0)
-        axes.apply_aspect()
-        height, width = image.get_array().shape
-        assert axes.bbox.size / figure.dpi == pytest.approx([CELL * width, CELL * height], rel=0.05)
-    assert [label.get_text() for label in drawn[0].get_yticklabels()] == ["word", "·s"] * 15
 
 
 def test_pictures_have_the_same_bytes_every_time_and_a_bounded_size(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from lingua_flax.data.corpora.phrasebook.contrast_templates import Contrast
 from lingua_flax.inspection import run_report
-from lingua_flax.inspection.run_report import MAX_POINTS, RunReport, example_sentences
+from lingua_flax.inspection.run_report import RunReport, example_sentences
 from lingua_flax.options.config_files import read_config, to_toml
 from lingua_flax.runs.checkpoint import read_metadata, saved_steps
 from tests.conftest import ROOT
@@ -81,15 +81,6 @@ def test_report_begins_again_when_the_file_is_replaced(growing):
     assert report.read()["training_loss"] == [[1, 1.0], [2, 7.0], [3, 3.0]]
     (growing / "metrics.jsonl").unlink()
     assert state(report) == (0, [], [], [])
-
-
-def test_training_loss_is_averaged(growing):
-    """Of a long run, groups of consecutive steps; a loss that is not finite is left out."""
-    append(growing, steps(*range(1, 2 * MAX_POINTS + 2), loss_3=None))
-    points = RunReport(growing).read()["training_loss"]
-    assert len(points) == MAX_POINTS
-    assert points[:2] == [[1.5, 1.5], [4.5, 4.5]]
-    assert points[-1] == [2 * MAX_POINTS + 0.5] * 2
 
 
 def test_best_checkpoint_is_that_of_the_newest_intact_record(trained, growing):
