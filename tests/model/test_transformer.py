@@ -1,4 +1,4 @@
-"""The whole network: packing, cached decoding, positions, parameter counts, precision, dropout."""
+"""The whole network: packing, cached decoding, positions, parameter counts, precision."""
 
 import functools
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from lingua_flax.model.dropout import Dropout
 from lingua_flax.model.transformer import Structure, initial_params, structure
 from lingua_flax.options.precision import BFLOAT16, BFLOAT16_PRODUCTS
 from lingua_flax.options.schema import ModelConfig
@@ -172,14 +171,3 @@ def test_initial_params_match_structure_and_depend_on_key():
     assert shapes[0] == shapes[1]
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, first, again)))
     assert not np.array_equal(first["target_embedding"], other["target_embedding"])
-
-
-def test_dropout_depends_on_its_key():
-    graphdef = network(num_decoder_layers=1, dropout_rate=0.5, attention_dropout_rate=0.5).graphdef
-
-    @jax.jit
-    def dropped(params, key):
-        return nnx.merge(graphdef, params)(jnp.array(SOURCE), jnp.array(TARGET), dropout=Dropout(key))[0]
-
-    one, other = (dropped(params(num_decoder_layers=1), jax.random.key(seed))[REAL] for seed in (0, 1))
-    assert not np.allclose(one, other, atol=0.1)

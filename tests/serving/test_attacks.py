@@ -4,11 +4,10 @@ import contextlib
 import json
 import logging
 import re
-import resource
 import socket
 import sys
 import time
-from unittest.mock import Mock, call
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -143,24 +142,6 @@ def test_connections_that_wait_make_room(engine, caplog):
         assert busy.result()[0] == 200
     (warning,) = (record.message for record in caplog.records if record.levelno == logging.WARNING)
     assert warning == "more than 5 connections: those that wait longest are closed"
-
-
-def test_connections_are_those_for_which_files_may_be_open(monkeypatch):
-    infinite, setrlimit = resource.RLIM_INFINITY, Mock()
-    monkeypatch.setattr(resource, "setrlimit", setrlimit)
-    for limits, connections, calls in (
-        ((256, infinite), 512, [call(resource.RLIMIT_NOFILE, (676, infinite))]),  # macOS
-        ((256, 300), 136, [call(resource.RLIMIT_NOFILE, (300, 300))]),
-        ((infinite, infinite), 512, []),
-        ((50, 50), 1, []),
-    ):
-        setrlimit.reset_mock()
-        monkeypatch.setattr(resource, "getrlimit", Mock(return_value=limits))
-        assert web_server.max_connections() == connections
-        assert setrlimit.call_args_list == calls
-    setrlimit.side_effect = ValueError("current limit exceeds maximum limit")
-    monkeypatch.setattr(resource, "getrlimit", Mock(return_value=(256, infinite)))
-    assert web_server.max_connections() == 92
 
 
 def unread(url):

@@ -163,19 +163,3 @@ def test_search_that_does_not_end_in_time_is_refused(engine, monkeypatch):
     status, content, headers = answer.result()
     assert (status, content, headers["Retry-After"]) == (503, {"error": "the server is stopping"}, "1")
     assert engine.unwanted == ["two"]
-
-
-def test_what_other_threads_do_not_compute_in_time_is_refused(engine, monkeypatch):
-    monkeypatch.setattr(app, "FINISH_SECONDS", 0.1)
-    may_end = threading.Event()
-    engine.align = compute = Mock(side_effect=lambda *_: may_end.wait(PROMPTLY))
-    with serving(lambda _: engine) as (server, url):
-        server.inspector = compute
-        until(lambda: server.status == "ok")
-        asked = {"q": "one", "source": "en", "target": "fr", "alignments": True}
-        answers = [later(request, url, "/inspect", {"q": "one"}), later(request, url, "/translate", asked)]
-        until(lambda: compute.call_count == 2)
-        later(lambda: ([answer.exception() for answer in answers], may_end.set()))
-    for answer in answers:
-        status, content, headers = answer.result()
-        assert (status, content, headers["Retry-After"]) == (503, {"error": "the server is stopping"}, "1")

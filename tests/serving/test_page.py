@@ -473,14 +473,6 @@ def test_run_moves_while_training_goes_on_and_two_checkpoints_are_compared(workd
         expect_translation(page, url, number, checkpoint=step)
 
 
-def test_theme_is_kept(page):
-    page.locator("#theme").click(click_count=2)
-    expect(page.locator("#theme")).to_have_text("Theme: dark")
-    page.reload()
-    expect(page.locator("body")).to_have_css("background-color", "rgb(18, 24, 22)")
-    page.locator("#theme").click()
-
-
 @pytest.mark.parametrize(("width", "theme"), LOOKS)
 def test_views_are_accessible_and_fit(page, width, theme):
     check_views(page, width, theme)

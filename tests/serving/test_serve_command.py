@@ -11,7 +11,6 @@ import time
 import tomllib
 from unittest.mock import Mock
 
-import ctranslate2
 import pytest
 import tomli_w
 
@@ -24,7 +23,6 @@ from lingua_flax.inspection.run_report import RunReport
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.runs.checkpoint import saved_steps
 from lingua_flax.serving.ctranslate2_search import load_ctranslate2
-from lingua_flax.translation import parallel
 from lingua_flax.translation.translator import Translator
 from tests.conftest import PROMPTLY
 from tests.helpers.inspections import HEADS, assert_same
@@ -158,16 +156,6 @@ def test_ctranslate2_does_not_end_a_search_too_soon(trained, toy, monkeypatch):
     monkeypatch.setattr(ctranslate2_model, "PATIENCE", 10)
     patient = list(searcher.search(parts, count, lambda part: True))
     assert sum(one != other for one, other in zip(patient, found, strict=True)) <= len(found) / 100
-
-
-def test_ctranslate2_computes_with_one_thread_a_worker(trained, monkeypatch):
-    """Several threads of a product wait for each other on busy cores: 1 to 5 lines/s instead of 41 to 122."""
-    given = []
-    monkeypatch.setattr(ctranslate2, "Translator", lambda folder, **options: given.append(options))
-    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
-    engine = load(ServeCommand(workdir=trained[0], engine="ctranslate2"), Mock())
-    assert engine.workers == 2
-    assert [(own["inter_threads"], own["intra_threads"]) for own in given] == [(2, 1)]
 
 
 def test_server_computes_in_the_precision_of_the_run(trained, tmp_path, monkeypatch):
