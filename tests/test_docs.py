@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from docs import generate_reference
+from docs import generate_reference, renew_outputs
 from lingua_flax.commands.main import COMMANDS
 from lingua_flax.options.config_files import read_config, read_section, to_toml
 from lingua_flax.options.schema import CleaningOptions, Config, Section
@@ -234,3 +234,20 @@ def test_troubleshooting_quotes_messages_of_the_code():
     assert len(quoted) > 12
     for line in quoted:
         assert any(message.search(line) for message in messages), line
+
+
+# Outputs.
+
+
+def test_outputs_are_renewed_in_place(tmp_path):
+    command = "$ printf 'one\\ntwo\\nthree\\nfour\\n'\n"
+    page = f"Text\n```console\n{command}old\n...\nolder\n$ echo \\\n  again\nold\n```\n$ text\n"
+    expected = f"Text\n```console\n{command}one\n...\nfour\n$ echo \\\n  again\nagain\n```\n$ text\n"
+    assert renew_outputs.renew(page, tmp_path) == expected
+
+
+def test_outputs_are_renewed_on_every_page_that_has_some():
+    shown = {Path(page).stem for page in PAGES if any(kind == "console" for kind, _ in blocks(page))}
+    assert shown - {"README"} == set(renew_outputs.PAGES)
+    results = renew_outputs.RESULTS.read_text("utf-8")
+    assert re.search(r"`make docs-outputs` \| x \| y \| +\|$", renew_outputs.ORIGIN.sub("x | y", results), re.MULTILINE)
