@@ -65,7 +65,7 @@ def workdir(tmp_path_factory):
     if not metrics.exists():
         sample = {"source": "It is red.", "reference": "Il est rouge.", "translation": "Elle est rouge."}
         losses = {"validation_loss": 1.5, "validation_loss_shuffled": 3.5, "validation_bleu": 71.25}
-        lines = [{"step": 100, "loss": 5.5}, {"step": 2200, "loss": 0.5}, {"step": 2200, "samples": [sample]} | losses]
+        lines = [{"step": 100, "loss": 5.5}, {"step": 1300, "loss": 0.5}, {"step": 1300, "samples": [sample]} | losses]
         metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return workdir
 
@@ -460,7 +460,7 @@ def test_run_moves_while_training_goes_on_and_two_checkpoints_are_compared(workd
     lines = metrics.read_text().splitlines(keepends=True)
     metrics.write_text(lines[0])
     tab(page, "Run")
-    expect(page.get_by_text("step 100 of 2,200")).to_be_visible()
+    expect(page.get_by_text("step 100 of 1,300")).to_be_visible()
     expect(page.get_by_text("none yet")).to_have_count(1)
     metrics.write_text("".join(lines))
     losses = "training 0.50, validation 1.50, validation, sources shuffled 3.50"
@@ -468,7 +468,7 @@ def test_run_moves_while_training_goes_on_and_two_checkpoints_are_compared(workd
         expect(page.get_by_role("img", name=name)).to_be_visible()
     expect(page.get_by_text("Elle est rouge.")).to_be_visible()
     button(page, "Compare the first with the best").click()
-    for number, step in enumerate((100, 2200)):
+    for number, step in enumerate((100, 1300)):
         expect(page.get_by_label("Checkpoint").nth(number)).to_have_value(str(step))
         expect_translation(page, url, number, checkpoint=step)
 
