@@ -17,8 +17,8 @@ define INSTALL
   $(BIN)/python -m pip install --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS)) --editable '$(1)'; \
   status=$$?; kill $$!; echo; exit $$status
 endef
-# Of two cores, two processes leave a quarter idle; four need 7 GB. loadfile: the tests of a file share fixtures. The order stays, because
-# otherwise files with a single long test come last.
+# Of two cores, two processes leave a quarter idle; four need 7 GB. loadfile: the tests of a file share fixtures. The
+# order stays, because otherwise files with a single long test come last.
 TESTS_AT_ONCE ?= --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # Otherwise make deletes these files, which only other targets depend on.
