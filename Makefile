@@ -99,7 +99,7 @@ coverage: .venv/installed-test
 	$(BIN)/coverage combine --quiet && $(BIN)/coverage report && exit $$status
 
 mutants: .venv/installed-test
-	$(BIN)/python tests/mutants.py
+	$(BIN)/python -m tests.mutants
 
 lines:
 	@$(or $(wildcard $(BIN)/python),$(PYTHON)) tests/lines.py

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from typing import NamedTuple
 from rich.table import Table
 
 from lingua_flax.host.terminal import print_table
+from tests.helpers.repository import copy_repository
 
 ROOT = Path(__file__).parent.parent
 TIME_LIMIT = 3600  # seconds, more than twice what all default tests take one after the other
@@ -53,15 +53,6 @@ def read_mutants(path: Path) -> list[Mutant]:
         if count != 1:
             raise SystemExit(f"error: {mutant.name}: its text occurs {count} times in {mutant.file}, not once")
     return mutants
-
-
-def copy_repository(copy: Path) -> None:
-    """Copies the files that git has or would add."""
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for name in subprocess.check_output(listed, cwd=ROOT, text=True).split("\0"):
-        if name and os.path.lexists(ROOT / name):
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
 
 
 def run_tests(tests: list[str], mutant: Mutant | None = None) -> Result:

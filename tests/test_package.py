@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import HUNG_AFTER, ROOT
+from tests.helpers.repository import copy_repository
 
 LINKS = {"model", "data", "configs"}
 
@@ -44,17 +45,6 @@ class Environment:
         return check([self.bin / "python", shutil.copy(ROOT / "tests" / "scripts" / script, folder)], cwd=folder)
 
 
-def copy_of_repository(folder: Path, *, links: bool) -> Path:
-    """Copies the repository, with links as in a clone, or without them, as in a ZIP file."""
-    files = check(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT).splitlines()
-    for file in files:
-        path = folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / file).exists() and (links or not (ROOT / file).is_symlink()):
-            shutil.copy(ROOT / file, path, follow_symlinks=False)
-    return folder
-
-
 def build_wheel(source: Path, folder: Path) -> Path:
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
     check([sys.executable, "-m", "pip", "wheel", *options, source])
@@ -79,7 +69,7 @@ def test_links_lead_to_the_folders_and_packages_are_listed():
 
 def test_copy_without_links_says_so_and_its_wheel_is_complete_and_works(tmp_path):
     """Beside packages data and model of the user's own, too."""
-    copy = copy_of_repository(tmp_path / "copy", links=False)
+    copy = copy_repository(tmp_path / "copy", links=False)
     environment = Environment(tmp_path / "environment")
     for start in (["train.py"], ["-m", "lingua_flax"]):
         done = subprocess.run([environment.bin / "python", "-E", *start], cwd=copy, capture_output=True, text=True)
@@ -108,7 +98,7 @@ def test_copy_without_links_says_so_and_its_wheel_is_complete_and_works(tmp_path
 
 @pytest.mark.slow
 def test_git_editable_and_source_installations_are_the_same(tmp_path):
-    linked, plain = (copy_of_repository(tmp_path / name, links=name == "linked") for name in ("linked", "plain"))
+    linked, plain = (copy_repository(tmp_path / name, links=name == "linked") for name in ("linked", "plain"))
     commit = ["git", "-c", "user.name=Test", "-c", "user.email=test@example.org", "commit", "--quiet", "-m", "Copy"]
     for git in (["git", "init", "--quiet"], ["git", "add", "."], commit):
         check(git, cwd=linked)
