@@ -40,7 +40,7 @@ PRELOADED = [
     "lingua_flax.training.reports.data_report",
     "lingua_flax.training.reports.dry_run",
     "tensorboardX.event_file_writer",
-    "lingua_flax.training.loop",
+    "lingua_flax.training.trainer",
     "lingua_flax.training.preparation",
     "lingua_flax.inspection.attention_figures",
     "lingua_flax.inspection.attention_maps",

@@ -11,7 +11,7 @@ ALLOWED = {
     "host": set(),
     "options": {"host"},
     "devices": {"host", "options"},
-    "runs": {"devices", "host", "options"},
+    "runs": {"data", "devices", "host", "options"},
     "data": {"host", "options"},
     "model": {"options"},
     "translation": {"data", "devices", "host", "model", "options", "runs"},

@@ -18,8 +18,8 @@ from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import MeshConfig
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID
+from lingua_flax.training.learner import Learner
 from lingua_flax.training.preparation import prepare
-from lingua_flax.training.programs import Programs
 from lingua_flax.translation.decoding import mask_special_tokens
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.words import group_pieces
@@ -76,13 +76,11 @@ def train(steps: int, change: Callable[[Batch], Batch] = lambda batch: batch) ->
     }
     config = config.model_copy(update=parts)
     prepared = prepare(config, TRAINED / "short")  # a folder that does not exist; nothing is saved
-    programs = Programs(prepared, make_mesh(MeshConfig()))
+    learner = Learner(prepared, make_mesh(MeshConfig()))
+    learner.initialize()
     batches = TrainingBatches(prepared.planner, config.rows_per_batch, processes=0)
-    state, losses = programs.initial_state(), []
-    for _ in range(steps):
-        state, metrics = programs.train_step(state, programs.placed_rows(change(next(batches).rows)))
-        losses.append(float(metrics.loss))
-    return programs.translator(state.params), losses
+    losses = [float(learner.step(learner.placed(change(next(batches).rows))).loss) for _ in range(steps)]
+    return learner.translator(), losses
 
 
 def greedy(translator: Translator, lines: Sequence[str], *, positions: bool = True, limit: int = 32) -> list[str]:

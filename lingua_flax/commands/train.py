@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,11 +26,8 @@ from lingua_flax.options.schema import Config, PositiveFloat, ProcessOptions
 from lingua_flax.runs.workdir import Workdir
 
 if TYPE_CHECKING:
-    from jax.sharding import Mesh
-
-    from lingua_flax.training.loop import Run
-    from lingua_flax.training.preparation import Preparation
     from lingua_flax.training.recorder import OnMetrics
+    from lingua_flax.training.trainer import Trainer
 
 
 class TrainCommand(Config, ProcessOptions):
@@ -134,12 +130,18 @@ def train(argv: Sequence[str]) -> None:
 
 
 def why_not_trainable(workdir: Path) -> str | None:
-    """Returns the sentence that says so if a workdir holds a network without what its training needs to go on."""
+    """Returns the sentence that says so if a workdir holds a network without what its training needs to go on.
+
+    Raises UserError if the folder cannot be created or written.
+    """
     from lingua_flax.runs.checkpoint import holds_only_a_network
 
-    if not holds_only_a_network(Workdir(workdir).checkpoints):
-        return None
-    return f"{workdir}: finished: it holds the network alone. Begin with it in another --workdir: --init-from {workdir}"
+    files = Workdir(workdir)
+    if holds_only_a_network(files.checkpoints):
+        begin = f"Begin with it in another --workdir: --init-from {workdir}"
+        return f"{workdir}: finished: it holds the network alone. {begin}"
+    files.check_creatable()
+    return None
 
 
 def train_run(
@@ -148,26 +150,9 @@ def train_run(
     interruption: Interruption,
     on_metrics: OnMetrics = lambda line: None,
     processes: ProcessOptions = ProcessOptions(),
-) -> Run:
-    """Trains the run of a resolved config, new or resumed, to its end; see `training.loop.train`."""
+) -> Trainer:
+    """Trains the run of a resolved config, new or resumed, to its end; see `training.trainer.train`."""
     keep_freed_memory()
-    from lingua_flax.devices.mesh import check_divides, make_mesh
-    from lingua_flax.devices.platform import computing
-    from lingua_flax.devices.processes import in_all_processes, on_first_process
-    from lingua_flax.training import loop
-    from lingua_flax.training.kernels.fast_attention import fast_attention
-    from lingua_flax.training.preparation import prepare
+    from lingua_flax.training import trainer
 
-    files = Workdir(workdir)
-    files.check_creatable()
-    with computing(config.devices, processes) as compilations, contextlib.closing(files):
-        on_first_process(files.lock)
-
-        def prepared_with_mesh() -> tuple[Preparation, Mesh]:
-            mesh = make_mesh(config.devices.mesh)
-            check_divides(mesh, config)  # before a corpus is prepared
-            fast_attention(config, mesh)  # likewise, to refuse an attention that these devices cannot compute
-            return prepare(config, workdir), mesh
-
-        prepared, mesh = in_all_processes(prepared_with_mesh)
-        return loop.train(prepared, mesh, files, interruption, compilations, on_metrics)
+    return trainer.train(config, Workdir(workdir), interruption, on_metrics, processes)

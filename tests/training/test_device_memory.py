@@ -12,11 +12,11 @@ from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import Config, MeshConfig, ModelConfig
 from lingua_flax.training import device_memory
 from lingua_flax.training.device_memory import compile_step, format_bytes, memory_between_steps
-from lingua_flax.training.loop import Run
 from lingua_flax.training.reports import dry_run
 from lingua_flax.training.reports.compiled_step import CompiledStep, _flops, model_flops
 from lingua_flax.training.reports.dry_run import parameters_by_module
 from lingua_flax.training.step import LOSS_BLOCKS
+from lingua_flax.training.trainer import Trainer
 from tests.command_server import run_here
 from tests.conftest import ROOT
 from tests.helpers.commands import succeed
@@ -85,7 +85,7 @@ def test_out_of_memory_reports_what_is_needed_and_what_to_lower(toy, tmp_path, m
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: as XLA says")
 
     needed = {"parameters": 40, "optimizer": 60, "batch": 5000, device_memory.ACTIVATIONS: activations}
-    monkeypatch.setattr(Run, "_take_step", fail)
+    monkeypatch.setattr(Trainer, "_take_step", fail)
     monkeypatch.setattr(device_memory, "compile_step", lambda *_: None)
     monkeypatch.setattr(device_memory, "memory_of_step", lambda *_: needed)
     done = run_here("train", "--config", toy, "--workdir", tmp_path / "w", "--training.eval-every", 0)

@@ -8,9 +8,9 @@ from unittest import mock
 import orbax.checkpoint as ocp
 
 from lingua_flax.commands.main import run
-from lingua_flax.training.loop import Run
+from lingua_flax.training.trainer import Trainer
 
-intact_restore, intact_step = ocp.StandardCheckpointHandler.restore, Run._take_step
+intact_restore, intact_step = ocp.StandardCheckpointHandler.restore, Trainer._take_step
 
 
 def restore(self, path, *arguments, **options):
@@ -27,5 +27,5 @@ def take_step(self, batch):
 
 if sys.argv[sys.argv.index("--process-id") + 1] == "1":
     mock.patch.object(ocp.StandardCheckpointHandler, "restore", restore).start()
-    mock.patch.object(Run, "_take_step", take_step).start()
+    mock.patch.object(Trainer, "_take_step", take_step).start()
 sys.exit(run(sys.argv[1:]))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lingua_flax.__main__ import main
-from lingua_flax.training import loop
+from lingua_flax.training import trainer
 
 
 def warm_up(translator: Any, data: Any) -> None:
@@ -25,6 +25,6 @@ def warm_up(translator: Any, data: Any) -> None:
 
 
 if __name__ == "__main__":
-    compile_validation, loop.warm_up = loop.warm_up, warm_up
+    compile_validation, trainer.warm_up = trainer.warm_up, warm_up
     metrics = Path(sys.argv.pop(1), "metrics.jsonl")
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""What a run computes on its devices: the training step, the state and its layout, and the network that validates."""
+"""What a run has on its devices: the training state, the step that advances it, and the network that validates."""
 
 import dataclasses
 import logging
@@ -19,23 +19,33 @@ from lingua_flax.training.kernels.fast_attention import fast_attention
 from lingua_flax.training.kernels.trial import proven
 from lingua_flax.training.optimizer import Decay
 from lingua_flax.training.preparation import Preparation
-from lingua_flax.training.state import TrainState, initial_state, param_shardings, state_shardings
-from lingua_flax.training.step import make_train_step
+from lingua_flax.training.state import (
+    TrainState,
+    checkpoint_items,
+    initial_state,
+    param_shardings,
+    state_from_checkpoint_items,
+    state_shardings,
+)
+from lingua_flax.training.step import StepMetrics, make_train_step
 from lingua_flax.translation.translator import Translator
 
 log = logging.getLogger(__name__)
 
 
-class Programs:
-    """The programs of a run, compiled when they are first used, and the `local_rows` of this process in a batch.
+class Learner:
+    """The network in training on the devices of a mesh; programs are compiled when they are first used.
 
-    `attention` is the implementation that the training step uses, "plain" or "fused".
+    `initialize` or `restore` sets its `state`. `attention` is the implementation that steps use, "plain" or "fused";
+    `local_rows` are the rows of a batch that this process provides.
     """
+
+    state: TrainState
 
     def __init__(self, prepared: Preparation, mesh: Mesh):
         """Tries fast attention if it is to be used; raises UserError if the mesh does not divide the vocabularies."""
         config, tokenizer = prepared.config, prepared.tokenizer
-        self._config, self._inherited, self._mesh = config, prepared.inherited, mesh
+        self.mesh, self._config, self._inherited = mesh, config, prepared.inherited
         self._vocab_sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
         check_divides(mesh, config, self._vocab_sizes)
         precision, kind = compute_precision(config.devices.precision, mesh), mesh.devices.flat[0].device_kind
@@ -47,7 +57,7 @@ class Programs:
             log.info("%s", line)
         self.local_rows = local_rows(mesh, config.rows_per_batch)
         self.network = structure(config.model, *self._vocab_sizes, precision, fast)
-        self.train_step = make_train_step(self.network, config, prepared.num_steps, mesh)
+        self._train_step = make_train_step(self.network, config, prepared.num_steps, mesh)
         self._shardings = state_shardings(self.network, config, mesh)
         self._gathered = param_shardings(self.network, mesh, gathered=True)
         self._gather = jax.jit(lambda params: params, out_shardings=self._gathered)
@@ -55,32 +65,44 @@ class Programs:
         longest = pads_to_longest(config.devices.padding, mesh)
         self._translator = Translator(plain.graphdef, None, tokenizer, config.model, mesh=mesh, pads_to_longest=longest)
 
-    def initial_state(self) -> TrainState:
-        """Returns the state before the first step, with parameters copied from another run if the config says so."""
-        return jax.jit(self._initial_state, out_shardings=self._shardings)(self._inherited)
+    def initialize(self) -> None:
+        """Sets the state before the first step, with parameters copied from another run if the config says so."""
+        self.state = jax.jit(self._initial_state, out_shardings=self._shardings)(self._inherited)
 
-    def state_template(self) -> TrainState:
-        """Returns the shapes of a state."""
-        return jax.eval_shape(self._initial_state, self._inherited)
+    def restore(self, params: Any, training: Any) -> None:
+        """Sets the state to the items of a checkpoint."""
+        state = state_from_checkpoint_items(params, training)
+        self.state = put_on_devices(state, self._shardings._replace(decay=None))
 
-    def placed(self, state: TrainState) -> TrainState:
-        """Returns a state from a checkpoint on the devices."""
-        return put_on_devices(state, self._shardings._replace(decay=None))
+    def item_templates(self) -> tuple[Any, Any]:
+        """Returns the shapes of the items of a checkpoint."""
+        return checkpoint_items(jax.eval_shape(self._initial_state, self._inherited))
 
-    def placed_rows(self, rows: Batch) -> Batch:
+    def checkpoint_items(self) -> tuple[Any, Any]:
+        """Returns the state as the items of a checkpoint."""
+        return checkpoint_items(self.state)
+
+    def set_decay(self, decay: Decay | None) -> None:
+        """Sets the decay of the "wsd" schedule; another schedule has none."""
+        if decay is not None:
+            on_devices = put_on_devices(np.array(decay, np.int32), replicated(self.mesh))
+            self.state = self.state._replace(decay=on_devices)
+
+    def placed(self, rows: Batch) -> Batch:
         """Returns the rows of this process as a part of the batch on the devices."""
         shape = (self._config.rows_per_batch, self._config.data.row_length)
-        return jax.make_array_from_process_local_data(row_sharding(self._mesh), rows, shape)
+        return jax.make_array_from_process_local_data(row_sharding(self.mesh), rows, shape)
 
-    def with_decay(self, state: TrainState, decay: Decay | None) -> TrainState:
-        """Returns the state with the decay of the "wsd" schedule; unchanged for another schedule."""
-        if decay is None:
-            return state
-        return state._replace(decay=put_on_devices(np.array(decay, np.int32), replicated(self._mesh)))
+    def step(self, batch: Batch) -> StepMetrics:
+        """Dispatches a training step on a batch that has been placed; returns its metrics, on the devices."""
+        self.state, metrics = self._train_step(self.state, batch)
+        return metrics
 
-    def translator(self, params: Any) -> Translator:
-        """Returns a translator with these parameters, gathered along "fsdp" once instead of at every decoding step."""
-        gathered = params if self._mesh.shape["fsdp"] == 1 else self._gather(params)
+    def translator(self) -> Translator:
+        """Returns a translator with the current parameters, or their average if there is one."""
+        params = self.state.eval_params
+        # Gathered along "fsdp" once instead of at every decoding step.
+        gathered = params if self.mesh.shape["fsdp"] == 1 else self._gather(params)
         return dataclasses.replace(self._translator, params=gathered)
 
     def translator_template(self) -> Translator:

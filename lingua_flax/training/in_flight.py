@@ -1,6 +1,6 @@
-"""Bookkeeping of steps from their dispatch to their line in metrics.jsonl: metrics, pace and idle time of the device.
+"""What is in flight while a run trains: steps until their metrics are read, and signals until all processes know them.
 
-The metrics of a step are copied to the host asynchronously, so that the device is never stopped to read them.
+Both reach the host asynchronously, so that the device is never stopped to read them.
 """
 
 import math
@@ -11,18 +11,19 @@ from typing import Any, NamedTuple
 import jax
 
 from lingua_flax.devices.compilation import Compilations
+from lingua_flax.devices.processes import process_max
+from lingua_flax.host.errors import Interrupted
+from lingua_flax.host.interruption import Interruption
 from lingua_flax.training.step import StepMetrics
 
 STEPS_IN_FLIGHT = 2  # enough to keep the device busy, few enough that a signal is handled promptly
 
 
-class DispatchedStep(NamedTuple):
-    """A dispatched step, counted from 1, with its metrics on the device."""
-
-    number: int
-    metrics: StepMetrics
-    epoch: float  # epochs of training data seen so far, including this step
-    real_tokens: float  # share of the batch's positions, both sides, that hold a token
+class _Step(NamedTuple):
+    number: int  # counted from 1
+    metrics: StepMetrics  # on the device
+    epoch: float
+    real_tokens: float
 
 
 class StepMeter:
@@ -30,8 +31,8 @@ class StepMeter:
 
     def __init__(self, compilations: Compilations):
         self.compilations = compilations
-        self._in_flight: deque[DispatchedStep] = deque()
-        self._finished: list[DispatchedStep] = []
+        self._in_flight: deque[_Step] = deque()
+        self._finished: list[_Step] = []
         self.restart()
 
     def restart(self) -> None:
@@ -44,12 +45,16 @@ class StepMeter:
         if not self._in_flight or self._in_flight[-1].metrics.loss.is_ready():  # type: ignore[attr-defined]
             self._idle_seconds += time.monotonic() - self._last_seen_busy
 
-    def dispatched(self, step: DispatchedStep) -> None:
-        """Registers a dispatched step, and waits for the step that was dispatched STEPS_IN_FLIGHT before it."""
+    def dispatched(self, number: int, metrics: StepMetrics, epoch: float, real_tokens: float) -> None:
+        """Registers a dispatched step, and waits for the step that was dispatched STEPS_IN_FLIGHT before it.
+
+        `number` counts from 1; `epoch` is the number of epochs of training data seen so far, this step included, and
+        `real_tokens` the share of the batch's positions, both sides, that hold a token.
+        """
         self._last_seen_busy = time.monotonic()
-        for metric in jax.tree.leaves(step.metrics):
+        for metric in jax.tree.leaves(metrics):
             metric.copy_to_host_async()
-        self._in_flight.append(step)
+        self._in_flight.append(_Step(number, metrics, epoch, real_tokens))
         if len(self._in_flight) > STEPS_IN_FLIGHT:
             self._finish_oldest()
 
@@ -89,7 +94,32 @@ class StepMeter:
         self._last_seen_busy = time.monotonic()
 
 
-def _of_step(step: DispatchedStep, metrics: StepMetrics) -> dict[str, Any]:
+class SignalExchange:
+    """The signals of all processes: several processes have to stop at the same step, so they exchange theirs."""
+
+    def __init__(self, interruption: Interruption):
+        self.interruption = interruption
+        self._pending: deque[jax.Array | int] = deque()  # one entry per step, 0 for no signal
+
+    def exchange(self) -> None:
+        """Begins an exchange, at every step."""
+        self._pending.append(process_max(self.interruption.signal_number))
+
+    def check(self) -> None:
+        """Raises Interrupted after a signal; an exchange is read STEPS_IN_FLIGHT steps later, so that nothing waits."""
+        if jax.process_count() == 1:
+            self.interruption.check()
+        while len(self._pending) > STEPS_IN_FLIGHT:
+            if number := int(self._pending.popleft()):
+                raise Interrupted(number)
+
+    def exchange_and_check(self, _: int) -> None:
+        """Raises Interrupted if a signal has arrived; waits for the other processes."""
+        if number := int(process_max(self.interruption.signal_number)):
+            raise Interrupted(number)
+
+
+def _of_step(step: _Step, metrics: StepMetrics) -> dict[str, Any]:
     """Returns what belongs to a single step in its line of metrics.jsonl; numbers that are not finite become None."""
     return {
         "step": step.number,

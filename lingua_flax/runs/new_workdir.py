@@ -1,0 +1,62 @@
+"""What a workdir holds beside metrics and checkpoints, and workdirs of networks that no run has trained."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lingua_flax.data.known_words import WORDS_NAME, KnownWords
+from lingua_flax.data.tokenizer import model_paths, parse_tokenizers
+from lingua_flax.host.version import VERSION
+from lingua_flax.options.config_files import CONFIG_NAME, HELD_OUT_NAME, as_json, to_toml
+from lingua_flax.options.schema import Config
+from lingua_flax.runs.checkpoint import METADATA_FORMAT, save_network
+from lingua_flax.runs.workdir import Workdir
+
+
+def run_files(
+    config: Config,
+    tokenizer_models: Sequence[bytes],
+    words: KnownWords | None,
+    held_out: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, bytes]:
+    """Returns the files that describe a run, by name, in the order in which they are written, the config last.
+
+    `tokenizer_models` are those of SentencePiece, serialized: one, or one for each side. `words` is None if the workdir
+    has them already, and `held_out` has the hashes of the sources that each split holds out of the training pairs.
+    """
+    paths = model_paths(Path(), joint=config.tokenizer.joint)
+    files = {path.name: model for path, model in zip(paths, tokenizer_models, strict=True)}
+    if words:
+        files[WORDS_NAME] = words.tsv
+    if held_out:
+        files[HELD_OUT_NAME] = json.dumps(held_out).encode()
+    return files | {CONFIG_NAME: to_toml(config).encode()}
+
+
+def write_network(
+    folder: Path,
+    config: Config,
+    tokenizer_models: Sequence[bytes],
+    words: KnownWords,
+    params: Any,
+    several_sentences: float = 0.0,
+) -> None:
+    """Makes the folder a workdir that holds a network alone, with parameters (numpy, all of one type) from elsewhere.
+
+    It can translate and be trained further with --init-from. `several_sentences` is the share of lines with more than
+    one sentence in the text that the network was trained on.
+    """
+    workdir = Workdir(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in run_files(config, tokenizer_models, words).items():
+        workdir.write(name, content)
+    metadata = {
+        "format": METADATA_FORMAT,
+        "version": VERSION,
+        "best_step": None,
+        "fingerprints": {"corpus": "", "tokenizer": parse_tokenizers(tokenizer_models).fingerprint},
+        "several_sentences": several_sentences,
+        "config": as_json(config),
+    }
+    save_network(workdir.checkpoints, 0, params, metadata)
