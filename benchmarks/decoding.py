@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lingua_flax.commands.main import exit_status
+from lingua_flax.__main__ import exit_status
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.data.tokenizer import Tokenizer, language_tag, load_tokenizer, model_paths
 from lingua_flax.host.workers import WorkerPool

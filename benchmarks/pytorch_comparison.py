@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from lingua_flax.commands.main import exit_status
+from lingua_flax.__main__ import exit_status
 from lingua_flax.data.tokenized_pairs import TokenizedPairs
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.runs.workdir import Workdir

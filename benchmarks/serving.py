@@ -29,7 +29,7 @@ from typing import IO, Any
 
 import psutil
 
-from lingua_flax.commands.main import exit_status
+from lingua_flax.__main__ import exit_status
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.options.config_files import read_workdir_config
 

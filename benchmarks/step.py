@@ -17,7 +17,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from lingua_flax.commands.main import exit_status
+from lingua_flax.__main__ import exit_status
 from lingua_flax.data.batch import Batch
 from lingua_flax.devices.compilation import set_up_compilation
 from lingua_flax.devices.mesh import make_mesh

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from lingua_flax.commands.main import COMMANDS
+from lingua_flax.__main__ import COMMANDS
 from lingua_flax.options.command_line import NO_NAME, NO_VALUE
 from lingua_flax.options.schema import MAX_COUNT, MAX_FLOAT, Config, Section, section_of
 

@@ -30,7 +30,6 @@ PRELOADED = [
     "lingua_flax.commands.evaluate",
     "lingua_flax.commands.export",
     "lingua_flax.commands.serve",
-    "lingua_flax.commands.main",
     "lingua_flax.commands.train",
     "lingua_flax.commands.translate",
     "lingua_flax.commands.verify_resume",
@@ -87,7 +86,7 @@ def run_here(
     program: str, *arguments: object, cwd: Path = ROOT, env: Mapping[str, str] | None = None, input: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command of lingua-flax in this process, as `run_forked` does in another one."""
-    from lingua_flax.commands.main import run
+    from lingua_flax.__main__ import run
 
     command = [program, *map(str, arguments)]
     # Files, because commands ask for their descriptors.

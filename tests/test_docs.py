@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from docs import generate_reference, renew_outputs
-from lingua_flax.commands.main import COMMANDS
+from lingua_flax.__main__ import COMMANDS
 from lingua_flax.options.config_files import read_config, read_section, to_toml
 from lingua_flax.options.schema import CleaningOptions, Config, Section
 from tests.command_server import run_here

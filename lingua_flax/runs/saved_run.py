@@ -12,7 +12,10 @@ log = logging.getLogger(__name__)
 
 
 class SavedRun:
-    """What is in the workdir of a run that is trained; of several processes, the first one writes it."""
+    """What is in the workdir of a run that is trained; of several processes, the first one writes it.
+
+    Its `checkpoints` are to be closed.
+    """
 
     def __init__(self, workdir: Workdir, keep_checkpoints: int):
         """Creates and locks the workdir; raises UserError if it is in use or its metrics are damaged."""
@@ -22,12 +25,12 @@ class SavedRun:
         check_equal_on_all_processes(shared, workdir.lock_holder())
         # After locking: a run that is just ending may still append to them.
         self._metrics = in_all_processes(workdir.read_metrics)
-        self._checkpoints = Checkpoints(workdir.checkpoints, keep_checkpoints)
+        self.checkpoints = Checkpoints(workdir.checkpoints, keep_checkpoints)
         self._newest: tuple[int, int] | None = None  # the last step and the last validation of the newest checkpoint
 
     def restore(self, params: Any, training: Any, check: Check) -> tuple[Any, Any, dict[str, Any]] | None:
         """Returns the newest intact checkpoint, or None if there is none, as `Checkpoints.restore_newest`."""
-        checkpoint = self._checkpoints.restore_newest(params, training, check)
+        checkpoint = self.checkpoints.restore_newest(params, training, check)
         if checkpoint:
             self._newest = _position(checkpoint[2])
         return checkpoint
@@ -59,16 +62,8 @@ class SavedRun:
         position = _position(metadata)
         if position != self._newest:
             on_first_process(self._workdir.sync_metrics)
-            self._checkpoints.save(position[0], params, training, metadata, metadata["progress"]["best_step"])
+            self.checkpoints.save(position[0], params, training, metadata, metadata["progress"]["best_step"])
             self._newest = position
-
-    def check(self) -> None:
-        """Raises the error of a save that has failed in the background, if any."""
-        self._checkpoints.check()
-
-    def close(self) -> None:
-        """Waits until everything is on disk; raises the error of the last save if it failed."""
-        self._checkpoints.close()
 
 
 def _position(metadata: dict[str, Any]) -> tuple[int, int]:

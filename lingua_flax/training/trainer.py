@@ -149,7 +149,7 @@ class Trainer:
         with (
             self._signals.interruption.deferred(),
             contextlib.closing(self.batches),
-            contextlib.closing(self._saved),
+            contextlib.closing(self._saved.checkpoints),
             self._recorder or contextlib.nullcontext(),
         ):
             self.batches.start()
@@ -176,7 +176,7 @@ class Trainer:
             if self.plan.is_finished(self.progress):
                 return
             self._signals.check()
-            self._saved.check()
+            self._saved.checkpoints.check()
             self._take_step(next(self.batches))
             last = self._meter.last_finished  # steps in flight belong to the next log interval
             if last and last % self._prepared.config.training.log_every == 0:

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from lingua_flax.commands.main import COMMANDS
+from lingua_flax.__main__ import COMMANDS
 from lingua_flax.commands.train import resolve_config
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lingua_flax.commands.main import COMMANDS
+from lingua_flax.__main__ import COMMANDS
 from tests.conftest import HUNG_AFTER
 from tests.processes import start_command, wait_for
 
@@ -90,7 +90,7 @@ def test_signal_ends_verify_resume_and_its_training(toy, tmp_path):
 # A command whose only work is to send itself SIGTERM.
 INTERRUPTED_WORK = """
 import os, signal, sys
-from lingua_flax.commands.main import exit_status
+from lingua_flax.__main__ import exit_status
 from lingua_flax.host.interruption import interruption
 
 def deferred(_):

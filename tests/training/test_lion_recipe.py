@@ -13,7 +13,7 @@ import jax, jax.numpy as jnp, optax
 for name in [name for name in sys.modules if name.partition(".")[0] == "lingua_flax"]:
     del sys.modules[name]  # this process is forked from one that has imported the project itself
 sys.path.insert(0, ".")
-from lingua_flax.commands.main import run
+from lingua_flax.__main__ import run
 from lingua_flax.options.schema import OptimizerConfig
 from lingua_flax.training.optimizer import make_optimizer
 

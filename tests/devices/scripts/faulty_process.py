@@ -7,7 +7,7 @@ from unittest import mock
 
 import orbax.checkpoint as ocp
 
-from lingua_flax.commands.main import run
+from lingua_flax.__main__ import run
 from lingua_flax.training.trainer import Trainer
 
 intact_restore, intact_step = ocp.StandardCheckpointHandler.restore, Trainer._take_step
