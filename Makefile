@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-PAGE := lingua_flax/serving/page
+PAGE := lingua_flax/page/static
 SCRIPTS := $(PAGE) lingua_flax/export/browser
 WORKDIR ?= checkpoints/tiny
 SHIPPED := checkpoints/phrasebook

@@ -32,7 +32,7 @@ copybutton_line_continuation_character = "\\"
 
 html_theme = "sphinx_book_theme"
 html_title = f"Lingua Flax {VERSION}"
-html_favicon = "../lingua_flax/serving/page/icon.svg"
+html_favicon = "../lingua_flax/page/static/icon.svg"
 html_static_path: list[str] = []
 html_theme_options = {
     "logo": {"text": "Lingua Flax"},

@@ -18,9 +18,9 @@ from lingua_flax.export.description import FORMAT_VERSION, describe
 from lingua_flax.export.parity import Engine, engine_of
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
-from lingua_flax.inspection.page_files import bundled, in_script, page_html
 from lingua_flax.model.parameters import params_by_name, replace_params
 from lingua_flax.options.schema import DataConfig, DecodingOptions
+from lingua_flax.page.documents import bundled, in_script, page_html
 from lingua_flax.translation.translator import Translator
 
 MODULES = Path(__file__).parent / "browser"

@@ -18,8 +18,8 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.host.figures import save_figure
 from lingua_flax.inspection.attention_figures import attention_figure, positions_figure
 from lingua_flax.inspection.interventions import Inspection, inspection_of
-from lingua_flax.inspection.page_files import attention_html
 from lingua_flax.options.special_ids import BOS_ID
+from lingua_flax.page.documents import attention_html
 from lingua_flax.translation.hypotheses import Translation
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.words import group_pieces

@@ -26,8 +26,8 @@ from starlette.routing import Route
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
-from lingua_flax.inspection.page_files import PAGE_FILES
 from lingua_flax.inspection.run_report import RunReport, example_sentences, sample_sentence
+from lingua_flax.page.documents import PAGE_FILES
 from lingua_flax.serving.batcher import Batcher
 from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.languages import Language, detect

@@ -1,6 +1,6 @@
 /** The page in a file of its own: a network in a worker answers in the place of the server. @module */
 
-import { answerWith, RequestError } from "../../serving/page/api.js";
+import { answerWith, RequestError } from "../../page/static/api.js";
 
 /** @typedef {{ question: any, signal?: AbortSignal, resolve: (answer: any) => void, reject: (error: Error) => void }} Task */
 

@@ -1,6 +1,6 @@
 /** Beam search that keeps every continuation it considers: the rules of recorded_search.py. @module */
 
-/** @import { Candidate } from "../../serving/page/types.js" */
+/** @import { Candidate } from "../../page/static/types.js" */
 /** @import { Memory, Network, Rows, Source } from "./network.js" */
 
 const [PAD, EOS, BOS, UNK] = [0, 1, 2, 3];

@@ -5,8 +5,8 @@ import { beamSearch, largest, logSumExp } from "./search.js";
 import { Tokenizer } from "./tokenizer.js";
 import { KnownWords } from "./words.js";
 
-/** @import { Question } from "../../serving/page/api.js" */
-/** @import { Answer, Kept, EncodedWeights, Explanation, Kind, Place } from "../../serving/page/types.js" */
+/** @import { Question } from "../../page/static/api.js" */
+/** @import { Answer, Kept, EncodedWeights, Explanation, Kind, Place } from "../../page/static/types.js" */
 /** @import { ModelConfig, Observer, Rows, Source, Tensor, Trace } from "./network.js" */
 /** @import { Decoding } from "./search.js" */
 /** @import { Model } from "./tokenizer.js" */

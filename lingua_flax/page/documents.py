@@ -1,4 +1,4 @@
-"""The server's page as documents that open without a server: with its style, and its modules as one script."""
+"""The page as documents that open without a server: with its style, and its modules as one script."""
 
 import base64
 import html
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-PAGE_FILES = Path(__file__).parent.parent / "serving" / "page"
+PAGE_FILES = Path(__file__).parent / "static"
 _IMPORT = re.compile(r'^import (?:\* as )?(\{[^}]*\}|\w+) from "([^"]+)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
 
