@@ -1,18 +1,13 @@
-"""Builds batches: planned rows of packed pairs for training, one padded pair per row for evaluation."""
+"""Batches of sentence pairs, and those for evaluation: one padded pair per row, sorted by length."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID
-
-if TYPE_CHECKING:  # translation imports this module and does not need packing
-    from lingua_flax.data.packing import Side, Window
-
-FlatIds = tuple[np.ndarray, np.ndarray]  # the concatenated source ids and the concatenated target ids of a corpus
 
 
 class Batch(NamedTuple):
@@ -40,41 +35,6 @@ class Batch(NamedTuple):
     def zeros(cls, rows: int, length: int) -> Batch:
         """Returns a batch of padding only."""
         return cls._make(np.zeros((len(cls._fields), rows, length), np.int32))
-
-
-def gather(
-    batch: Batch, batch_rows: np.ndarray, window: Window, window_rows: np.ndarray, corpora: Sequence[FlatIds]
-) -> None:
-    """Copies rows of a window, from the flat ids of its corpora, into rows of a batch that are zero until then."""
-    counts = window.row_starts[window_rows + 1] - window.row_starts[window_rows]
-    pairs = np.arange(counts.sum()) + np.repeat(window.row_starts[window_rows] - (np.cumsum(counts) - counts), counts)
-    row_offsets = np.repeat(batch_rows * batch.source.shape[1], counts)  # of each pair's row in the flattened batch
-    for number, (source_ids, target_ids) in enumerate(corpora):
-        selected = slice(None) if len(corpora) == 1 else window.corpora[pairs] == number
-        placement = pairs[selected], row_offsets[selected]
-        indices, tokens, positions, segments = _lay_out(source_ids, window.source, window.segments, *placement)
-        batch.source.reshape(-1)[indices] = tokens
-        batch.source_positions.reshape(-1)[indices] = positions
-        batch.source_segments.reshape(-1)[indices] = segments
-        indices, tokens, positions, segments = _lay_out(target_ids, window.target, window.segments, *placement)
-        batch.target_out.reshape(-1)[indices] = tokens
-        batch.target_positions.reshape(-1)[indices] = positions
-        batch.target_segments.reshape(-1)[indices] = segments
-        shifted = np.roll(tokens, 1)
-        shifted[positions == 0] = BOS_ID
-        batch.target_in.reshape(-1)[indices] = shifted
-
-
-def _lay_out(
-    ids: np.ndarray, side: Side, segments: np.ndarray, pairs: np.ndarray, row_offsets: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the concatenated tokens of one side of the given pairs: the index of each token in the flattened batch,
-    its id, its position in its sentence and its segment, [tokens] each."""
-    lengths = side.lengths[pairs]
-    positions = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    indices = positions + np.repeat(row_offsets + side.columns[pairs], lengths)
-    tokens = ids[positions + np.repeat(side.starts[pairs], lengths)]
-    return indices, tokens, positions, np.repeat(segments[pairs], lengths)
 
 
 def cut(ids: list[int], length: int) -> list[int]:

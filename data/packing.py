@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lingua_flax.data.batch import FlatIds
 from lingua_flax.data.draw_order import Drawn, Draws, random_words
 from lingua_flax.data.tokenized_pairs import TokenizedPairs
 from lingua_flax.data.varied_pairs import Ids, VariedPairs
 
+FlatIds = tuple[np.ndarray, np.ndarray]  # the concatenated source ids and the concatenated target ids of a corpus
 # Draws in a window, at most. On Multi30k with rows of 64, the longer side is filled to 97.9% with windows of 2,048
 # draws, and to 98.1% with 8,192 or 16,384. Larger windows also delay a resumed run, which has to make the current one
 # again.

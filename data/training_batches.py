@@ -6,15 +6,16 @@ training steps needs; hence processes. Gathering is a few NumPy calls.
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
 import numpy as np
 
-from lingua_flax.data.batch import Batch, FlatIds, gather
-from lingua_flax.data.packing import Planner, Window
+from lingua_flax.data.batch import Batch
+from lingua_flax.data.packing import FlatIds, Planner, Side, Window
 from lingua_flax.host.workers import KILLED, WorkerPool, usable_cores
+from lingua_flax.options.special_ids import BOS_ID
 
 WINDOWS_AHEAD = 2  # at least; more if segmentations are sampled or a batch takes several windows
 
@@ -60,7 +61,7 @@ class TrainingBatches(Iterator[TrainingBatch]):
             batch_rows = slice(*np.searchsorted(self._kept, (filled, filled + count)))
             window_rows = self._kept[batch_rows] - filled + self._row
             ids = [*self._corpus_ids, *([window.ids] if window.ids else [])]
-            gather(batch, np.arange(batch_rows.start, batch_rows.stop), window, window_rows, ids)
+            _gather(batch, np.arange(batch_rows.start, batch_rows.stop), window, window_rows, ids)
             self.rows_gathered += len(window_rows)
             pairs += int(window.row_starts[self._row + count] - window.row_starts[self._row])
             tokens += int(window.tokens[self._row : self._row + count].sum())
@@ -105,6 +106,41 @@ class TrainingBatches(Iterator[TrainingBatch]):
         for number in range(first, first + self._ahead):
             if number not in self._planned:
                 self._planned[number] = self._pool.submit(_window, self._planner, number)
+
+
+def _gather(
+    batch: Batch, batch_rows: np.ndarray, window: Window, window_rows: np.ndarray, corpora: Sequence[FlatIds]
+) -> None:
+    """Copies rows of a window, from the flat ids of its corpora, into rows of a batch that are zero until then."""
+    counts = window.row_starts[window_rows + 1] - window.row_starts[window_rows]
+    pairs = np.arange(counts.sum()) + np.repeat(window.row_starts[window_rows] - (np.cumsum(counts) - counts), counts)
+    row_offsets = np.repeat(batch_rows * batch.source.shape[1], counts)  # of each pair's row in the flattened batch
+    for number, (source_ids, target_ids) in enumerate(corpora):
+        selected = slice(None) if len(corpora) == 1 else window.corpora[pairs] == number
+        placement = pairs[selected], row_offsets[selected]
+        indices, tokens, positions, segments = _lay_out(source_ids, window.source, window.segments, *placement)
+        batch.source.reshape(-1)[indices] = tokens
+        batch.source_positions.reshape(-1)[indices] = positions
+        batch.source_segments.reshape(-1)[indices] = segments
+        indices, tokens, positions, segments = _lay_out(target_ids, window.target, window.segments, *placement)
+        batch.target_out.reshape(-1)[indices] = tokens
+        batch.target_positions.reshape(-1)[indices] = positions
+        batch.target_segments.reshape(-1)[indices] = segments
+        shifted = np.roll(tokens, 1)
+        shifted[positions == 0] = BOS_ID
+        batch.target_in.reshape(-1)[indices] = shifted
+
+
+def _lay_out(
+    ids: np.ndarray, side: Side, segments: np.ndarray, pairs: np.ndarray, row_offsets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the concatenated tokens of one side of the given pairs: the index of each token in the flattened batch,
+    its id, its position in its sentence and its segment, [tokens] each."""
+    lengths = side.lengths[pairs]
+    positions = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    indices = positions + np.repeat(row_offsets + side.columns[pairs], lengths)
+    tokens = ids[positions + np.repeat(side.starts[pairs], lengths)]
+    return indices, tokens, positions, np.repeat(segments[pairs], lengths)
 
 
 def rows_per_epoch(planner: Planner) -> int:

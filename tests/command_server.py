@@ -41,8 +41,7 @@ PRELOADED = [
     "tensorboardX.event_file_writer",
     "lingua_flax.training.trainer",
     "lingua_flax.training.preparation",
-    "lingua_flax.inspection.attention_figures",
-    "lingua_flax.inspection.attention_maps",
+    "lingua_flax.inspection.attention_files",
     "lingua_flax.runs.verification.comparison",
     "lingua_flax.runs.verification.killed_run",
 ]

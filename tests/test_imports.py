@@ -1,13 +1,18 @@
-"""Imports go in one direction: each package imports only the packages of the project that are listed for it here."""
+"""Imports go in one direction: each package imports only the packages that are listed for it here, and no module
+imports another one that imports it, wherever the imports stand: in functions, and for types only, too."""
 
 import ast
 import functools
-import itertools
+import graphlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "lingua_flax"
 ALLOWED = {
+    "configs": set(),
     "host": set(),
     "options": {"host"},
     "page": set(),
@@ -23,8 +28,8 @@ ALLOWED = {
     "training": {"data", "devices", "evaluation", "host", "model", "options", "runs", "translation"},
     "commands": {"data", "devices", "evaluation", "export", "host", "inspection", "options", "runs", "serving"}
     | {"training", "translation"},
-    "__init__.py": {"commands", "host", "options", "translation"},
-    "__main__.py": {"commands", "host"},
+    "__init__": {"commands", "host", "options", "translation"},
+    "__main__": {"commands", "host"},
 }
 NOT_IMPORTED = {  # by a single file, although its package may
     "commands/compare.py": {"training", "inspection", "export", "serving"},
@@ -38,36 +43,108 @@ NOT_IMPORTED = {  # by a single file, although its package may
 }
 
 
-FILES = {
-    place: [PACKAGE / place] if place.endswith(".py") else list((PACKAGE / place).rglob("*.py")) for place in ALLOWED
-}
+@functools.cache
+def sources() -> dict[str, str]:
+    """Returns the text of each module of the package by its full name."""
+    folders = [path for path in PACKAGE.iterdir() if path.is_dir()]  # some are links
+    files = [*PACKAGE.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))]
+    names = (".".join(("lingua_flax", *file.relative_to(PACKAGE).with_suffix("").parts)) for file in files)
+    return {name.removesuffix(".__init__"): file.read_text("utf-8") for name, file in zip(names, files, strict=True)}
 
 
 @functools.cache
-def nodes_of(file):
-    return list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+def nodes_of(text: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(text)))
 
 
-def imported_modules(file):
-    """Yields the line and the full name of each module that is imported; names taken from the package are modules."""
-    for node in nodes_of(file):
+def imported_names(text: str) -> Iterator[tuple[int, str]]:
+    """Yields the line and the full name of each module that is imported, or of what is imported from it."""
+    for node in nodes_of(text):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file} line {node.lineno} imports by a relative name"
-            whole = node.module == "lingua_flax"
-            yield from ((node.lineno, f"lingua_flax.{alias.name}" if whole else node.module) for alias in node.names)
+            assert node.level == 0, f"a relative name: {ast.unparse(node)}"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def imports_of(modules: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """Returns for each module those of the package that it imports, with the lines.
+
+    With a module, Python imports the packages around it, unless the importing module is in them, too.
+    """
+    graph: dict[str, dict[str, int]] = {module: {} for module in modules}
+    for module, text in modules.items():
+        for line, name in imported_names(text):
+            is_around = False
+            while name:
+                if name in modules and not (is_around and f"{module}.".startswith(f"{name}.")):
+                    graph[module][name], is_around = line, True
+                name = name.rpartition(".")[0]
+    return graph
+
+
+def place_of(module: str) -> str:
+    """Returns the name by which the table above has a module, most often that of its package."""
+    return f"{module}.__init__".split(".")[1]
+
+
+def forbidden(graph: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Returns the imports that the tables above do not allow."""
+    found = []
+    for module, imported in graph.items():
+        file = f"{module.removeprefix('lingua_flax.').replace('.', '/')}.py"
+        allowed = (ALLOWED[place_of(module)] | {place_of(module)}) - NOT_IMPORTED.get(file, set())
+        wrong = {name: line for name, line in imported.items() if place_of(name) not in allowed}
+        found += [f"{module} line {line} imports {name}" for name, line in wrong.items()]
+    return found
+
+
+def circle_in(graph: Mapping[str, Iterable[str]]) -> list[str]:
+    """Returns modules or packages each of which imports the one before it, the first of them again at the end."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
 
 
 def test_imports_go_in_one_direction():
-    for place, files in FILES.items():
-        assert files, place
-        for file in files:
-            allowed = (ALLOWED[place] | {place}) - NOT_IMPORTED.get(str(file.relative_to(PACKAGE)), set())
-            for line, module in imported_modules(file):
-                package, *rest = module.split(".")
-                if package == "lingua_flax" and rest[0] in ALLOWED:
-                    assert rest[0] in allowed, f"{file} line {line} imports {module}"
+    graph = imports_of(sources())
+    assert {place_of(module) for module in graph} == set(ALLOWED)
+    assert not forbidden(graph)
+    assert not circle_in(graph)
+    assert not circle_in(ALLOWED)
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "imported"),
+    [
+        ("host.files", "import lingua_flax.options.schema", "options.schema"),
+        ("model.masks", "if TYPE_CHECKING: from lingua_flax.data import batch", "data.batch"),
+        ("training.step", "def late(): from lingua_flax.commands.main import run", "commands.main"),
+        ("commands.serve", "import lingua_flax.training.step as step", "training.step"),
+    ],
+)
+def test_planted_arrow_up_is_found(module, line, imported):
+    graph = imports_of(sources() | {f"lingua_flax.{module}": f"\n{line}\n"})
+    assert f"lingua_flax.{module} line 2 imports lingua_flax.{imported}" in forbidden(graph)
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("host.errors", "from lingua_flax.host.files import check_writable"),
+        ("runs.metrics", "if TYPE_CHECKING: import lingua_flax.runs.workdir"),
+        ("translation.search", "def late(): from lingua_flax.translation.translator import Translator"),
+        ("data.corpora.corpus", "from lingua_flax.data import corpora"),
+        ("data.text_files", "from lingua_flax.data.corpora.corpus import Pair"),  # through the package around it
+        ("options.schema", "from lingua_flax import Config"),
+    ],
+)
+def test_planted_circle_is_found(module, line):
+    name = f"lingua_flax.{module}"
+    assert name in circle_in(imports_of(sources() | {name: f"{line}\n{sources()[name]}"}))
+    assert {"host", "model"} < set(circle_in(ALLOWED | {"host": {"model"}}))
 
 
 def test_imports_name_the_package():
@@ -75,13 +152,13 @@ def test_imports_name_the_package():
     folders = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"benchmarks", "docs", "notebooks", "tests"}
     bare = (folders | set(ALLOWED)) - {"lingua_flax"}
     for file in [path for path in ROOT.rglob("*.py") if not path.relative_to(ROOT).parts[0].startswith(".")]:
-        for line, module in imported_modules(file):
-            assert module.split(".")[0] not in bare, f"{file} line {line} imports {module}"
+        for line, name in imported_names(file.read_text("utf-8")):
+            assert name.split(".")[0] not in bare, f"{file} line {line} imports {name}"
 
 
 def test_no_module_unpickles_or_evaluates_anything():
     """So nothing that the project reads can run code."""
-    for file in itertools.chain(*FILES.values()):
-        names = {getattr(node, field, "") for node in nodes_of(file) for field in ("id", "attr", "arg")}
-        names |= {module for _, module in imported_modules(file)}
-        assert not names & {"eval", "exec", "pickle", "marshal", "dill", "shelve", "allow_pickle"}, file
+    for module, text in sources().items():
+        names = {getattr(node, field, "") for node in nodes_of(text) for field in ("id", "attr", "arg")}
+        names.update(part for _, name in imported_names(text) for part in name.split("."))
+        assert not names & {"eval", "exec", "pickle", "marshal", "dill", "shelve", "allow_pickle"}, module

@@ -98,7 +98,7 @@ def _identity(translator: Translator, corpus_fingerprint: str, options: DistillC
     from lingua_flax.devices.platform import compute_precision
     from lingua_flax.runs.checkpoint import digests
 
-    networks = [digests("params", network.params) for network in (translator, *translator.others)]
+    networks = [digests("params", network.params) for network in translator.members]
     tokenizer = (translator.tokenizer.fingerprint, translator.tokenizer.source_tags)
     precision = compute_precision(options.devices.precision, translator.mesh)
     decoding = {name: getattr(options, name) for name in DecodingOptions.model_fields if name != "batch_size"}

@@ -184,7 +184,7 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
 
     translator = in_all_processes(loaded)
     if options.positions:
-        from lingua_flax.inspection.attention_maps import draw_positions
+        from lingua_flax.inspection.attention_files import draw_positions
 
         if is_first_process():
             draw_positions(translator, options.positions)
@@ -214,7 +214,7 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
                 links_out.write(encode_lines(words, options.alignments))
                 links_out.flush()
             if options.attention:
-                from lingua_flax.inspection.attention_maps import write_attention
+                from lingua_flax.inspection.attention_files import write_attention
 
                 write_attention(translator, translations[0], options.attention)
 

@@ -9,17 +9,15 @@ import html
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from lingua_flax.data.placeholders import PLACEHOLDERS
 from lingua_flax.data.tokenizer import Characters
 from lingua_flax.host.errors import UserError
-from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.inline_tags import Element, with_tags
-from lingua_flax.translation.translator import Translator
-from lingua_flax.translation.word_alignment import Link, align_translations, moved
+from lingua_flax.translation.word_alignment import Link, moved
 
 ATTRIBUTES = ("title", "alt", "placeholder", "aria-label")
 MAX_DEPTH = 200  # elements in each other; several functions here call themselves for each
@@ -42,15 +40,6 @@ class Translated(NamedTuple):
 
     text: str
     links: Sequence[Link] = ()
-
-
-def translate_html(translator: Translator, text: str, options: DecodingOptions, **how: Any) -> str:
-    """Returns HTML with its text translated; see `Translator.translate_html`."""
-    page = HtmlText(text)
-    translations = translator.translate(page.texts, options, **how)
-    pairs = list(zip(translations, page.needs_links, strict=True))
-    links = iter(align_translations(translator, [own for own, needs_links in pairs if needs_links]))
-    return page.rendered([Translated(own.text, next(links) if needs_links else ()) for own, needs_links in pairs])
 
 
 class _Run:

@@ -1,33 +1,39 @@
-"""Loading the networks of a translator from workdirs, with the checks that their files belong together."""
+"""Trained networks, and loading them from workdirs with the checks that their files belong together."""
+
+from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from flax import nnx
 from jax.sharding import Mesh
 
+from lingua_flax.data.batch import Batch, length_batches, unpacked_batch
 from lingua_flax.data.known_words import KnownWords
 from lingua_flax.data.tokenizer import Tokenizer, language_tag, load_tokenizer, model_paths
-from lingua_flax.devices.mesh import make_mesh
+from lingua_flax.devices.mesh import make_mesh, round_up_to_row_shards
 from lingua_flax.devices.platform import available_devices, compute_precision, pads_to_longest
-from lingua_flax.devices.sharding import put_on_devices, replicated
+from lingua_flax.devices.sharding import put_on_devices, replicated, row_sharding
 from lingua_flax.host.errors import UserError
 from lingua_flax.model.transformer import structure
 from lingua_flax.options.config_files import CONFIG_NAME, read_workdir_config, refused_changes
 from lingua_flax.options.schema import ComputeConfig, MeshConfig, ModelConfig
 from lingua_flax.runs.checkpoint import check_format, load_params
 from lingua_flax.runs.workdir import Workdir
+from lingua_flax.translation import decoding
 from lingua_flax.translation.sentences import MAX_SEVERAL_SENTENCES
 
+SCORING_BATCH_SIZE = 64  # sentence pairs, whose logits must all fit into memory
 log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class TrainedNetwork:
-    """A trained network with its tokenizer."""
+    """A trained network with its tokenizer, or an ensemble, which averages the probabilities of its networks."""
 
     graphdef: nnx.GraphDef
     params: Any
@@ -40,12 +46,51 @@ class TrainedNetwork:
     # The defaults of `Translator.translate`.
     one_sentence_per_line: bool = False
     translate_unknown: bool = False
+    others: tuple[TrainedNetwork, ...] = ()  # of an ensemble
+
+    @property
+    def members(self) -> tuple[TrainedNetwork, ...]:
+        """All networks of the ensemble, this one first."""
+        return (self, *self.others)
+
+    @property
+    def max_length(self) -> int:
+        """The maximum number of tokens of a sentence, on either side, that every network of the ensemble accepts."""
+        return min(member.config.max_length for member in self.members)
+
+    @property
+    def steps(self) -> list[int]:
+        """The step of the checkpoint of each network."""
+        return [member.step for member in self.members]
+
+    @property
+    def networks(self) -> list[decoding.Network]:
+        """All networks of the ensemble, as arguments of compiled programs."""
+        return [decoding.Network(member.graphdef, member.params) for member in self.members]
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of parameters of all networks of the ensemble together."""
+        return sum(leaf.size for network in self.networks for leaf in jax.tree.leaves(network.params))
+
+    def pair_batches(
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]], rows: int
+    ) -> Iterator[tuple[list[int], Batch]]:
+        """Yields batches of pairs of token ids on the devices: (the pairs' indices, the batch).
+
+        A batch has `rows` rows, rounded up to a multiple of the number of row shards, of which some may be padding.
+        """
+        sharded_rows = round_up_to_row_shards(self.mesh, rows)
+        lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
+        for group, length in length_batches(lengths, rows, self.max_length, same_length=self.pads_to_longest):
+            sides = [sources[i] for i in group], [targets[i] for i in group]
+            yield group, put_on_devices(unpacked_batch(*sides, sharded_rows, length), row_sharding(self.mesh))
 
 
 def load_networks(
     workdirs: Sequence[Path], checkpoint: str, devices: ComputeConfig | None, target_language: str | None
-) -> list[TrainedNetwork]:
-    """Loads the network of a run, or the networks of an ensemble, as described in `Translator.load`."""
+) -> TrainedNetwork:
+    """Loads the network of a run, or an ensemble, as described in `Translator.load`."""
     workdir = workdirs[0]
     config = read_workdir_config(workdir)
     devices = devices or config.devices.compute
@@ -71,7 +116,7 @@ def load_networks(
                 f"{path}: it translates from {own_source} to {own_target}, but {workdir} from {source} to {target}; "
                 "all runs of an ensemble must translate in the same direction"
             )
-    return networks
+    return dataclasses.replace(networks[0], others=tuple(networks[1:]))
 
 
 def _load_one(

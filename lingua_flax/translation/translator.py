@@ -12,13 +12,11 @@ They are tokenized, decoded in batches of a few padded lengths, and returned in 
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import jax
-
-from lingua_flax.data.batch import Batch, length_batches, unpacked_batch
+from lingua_flax.data.batch import length_batches
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.data.tokenizer import MAX_UNKNOWN_SHARE, language_tag
 from lingua_flax.devices.compilation import compile_concurrently, compiled_program
@@ -33,9 +31,10 @@ from lingua_flax.options.special_ids import PAD_ID, UNK_ID
 from lingua_flax.translation import decoding, requests
 from lingua_flax.translation.hypotheses import Hypothesis, ScoredTranslation, Translation, join_parts
 from lingua_flax.translation.line_splitting import split_lines
-from lingua_flax.translation.loading import TrainedNetwork, load_networks
+from lingua_flax.translation.loading import SCORING_BATCH_SIZE, TrainedNetwork, load_networks
 from lingua_flax.translation.parallel import map_concurrently, num_concurrent_programs
 from lingua_flax.translation.search import IMPOSSIBLE, Hypotheses
+from lingua_flax.translation.word_alignment import align_translations
 
 # A few sentences are padded to one of these batch sizes instead of a full batch, which is faster to run and to compile.
 SMALL_BATCH_SIZES = (1, 4, 16)
@@ -44,7 +43,6 @@ BATCH_SIZE_ON_CPU, BATCH_SIZE = 64, 512
 # together. The base model just exceeds it with 512 sentences of 64 tokens and 5 beams, for which the compiler for a TPU
 # v5e reports 9.7 GB of temporaries (docs/results/index.md).
 MAX_CACHE_ELEMENTS = 2**31
-SCORING_BATCH_SIZE = 64  # sentence pairs, whose logits must all fit into memory
 NOT_TRANSLATED = "not translated, because the network has never seen most of the characters of a sentence"
 PREFIX_UNUSED = "prefix not used, because nothing of the line is translated"
 UNKNOWN_WORDS = "words that the training text never had"
@@ -59,12 +57,10 @@ Searches = Generator[tuple[list[requests.Part], int], list[tuple[Hypothesis, ...
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Translator(TrainedNetwork):
-    """A trained network with its tokenizer, or an ensemble, which averages the probabilities of its networks.
+    """A trained network, or an ensemble, that translates and scores text.
 
     Replacing `params` (dataclasses.replace) does not require recompilation.
     """
-
-    others: tuple[TrainedNetwork, ...] = ()  # of an ensemble
 
     def __repr__(self) -> str:
         steps, device = " ".join(map(str, self.steps)), self.mesh.devices.flat[0].platform
@@ -95,8 +91,7 @@ class Translator(TrainedNetwork):
             platform exists.
         """
         workdirs = [Path(path) for path in (workdir, *ensemble)]
-        first, *others = load_networks(workdirs, checkpoint, devices, target_language)
-        return cls(**vars(first), others=tuple(others))
+        return cls(**vars(load_networks(workdirs, checkpoint, devices, target_language)))
 
     def with_glossary(self, glossary: Glossary) -> Self:
         """Returns the translator that keeps to a glossary; raises UserError if the network has no placeholders."""
@@ -111,26 +106,6 @@ class Translator(TrainedNetwork):
         return dataclasses.replace(self, tokenizer=tokenizer, languages=(source, target))
 
     @property
-    def max_length(self) -> int:
-        """The maximum number of tokens of a sentence, on either side, that every network of the ensemble accepts."""
-        return min(member.config.max_length for member in (self, *self.others))
-
-    @property
-    def steps(self) -> list[int]:
-        """The step of the checkpoint of each network."""
-        return [member.step for member in (self, *self.others)]
-
-    @property
-    def networks(self) -> list[decoding.Network]:
-        """All networks of the ensemble, this one first."""
-        return [decoding.Network(member.graphdef, member.params) for member in (self, *self.others)]
-
-    @property
-    def num_parameters(self) -> int:
-        """The number of parameters of all networks of the ensemble together."""
-        return sum(leaf.size for network in self.networks for leaf in jax.tree.leaves(network.params))
-
-    @property
     def batch_size(self) -> int:
         """The number of sentences that are validated together, large enough to keep the kind of device busy."""
         return BATCH_SIZE_ON_CPU if self.mesh.devices.flat[0].platform == "cpu" else BATCH_SIZE
@@ -139,8 +114,8 @@ class Translator(TrainedNetwork):
         """Returns the default number of sentences that are translated together if the longest has `longest` tokens."""
         rows = self.batch_size
         positions = min(decoding.default_max_length(longest), self.max_length)
-        members = (self, *self.others)
-        per_position = 2 * sum(member.config.num_decoder_layers * member.config.embed_dim for member in members)
+        sizes = (member.config for member in self.members)
+        per_position = 2 * sum(config.num_decoder_layers * config.embed_dim for config in sizes)
         while rows > BATCH_SIZE_ON_CPU and rows * beams * positions * per_position > MAX_CACHE_ELEMENTS:
             rows //= 2
         return rows
@@ -309,10 +284,13 @@ class Translator(TrainedNetwork):
         Raises UserError if an option is invalid, or the extra text is not installed.
         """
         try:
-            from lingua_flax.translation.html_text import translate_html
+            from lingua_flax.translation.html_text import HtmlText, Translated
         except ModuleNotFoundError as error:
             raise UserError(f"translating HTML needs the extra text: {install_command('text')}") from error
-        return translate_html(self, text, options, **how)
+        page = HtmlText(text)
+        pairs = list(zip(self.translate(page.texts, options, **how), page.needs_links, strict=True))
+        links = iter(align_translations(self, [own for own, needs_links in pairs if needs_links]))
+        return page.rendered([Translated(own.text, next(links) if needs_links else ()) for own, needs_links in pairs])
 
     def translate_sentences(
         self, lines: Sequence[str], options: DecodingOptions = DecodingOptions(), **how: Any
@@ -361,19 +339,6 @@ class Translator(TrainedNetwork):
                 scored[i] = ScoredTranslation(float(score), len(target_ids[i]))
             after_batch(len(group))
         return [scored[i] for i in range(len(sources))]
-
-    def pair_batches(
-        self, sources: Sequence[list[int]], targets: Sequence[list[int]], rows: int
-    ) -> Iterator[tuple[list[int], Batch]]:
-        """Yields batches of pairs of token ids on the devices: (the pairs' indices, the batch).
-
-        A batch has `rows` rows, rounded up to a multiple of the number of row shards, of which some may be padding.
-        """
-        sharded_rows = round_up_to_row_shards(self.mesh, rows)
-        lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
-        for group, length in length_batches(lengths, rows, self.max_length, same_length=self.pads_to_longest):
-            sides = [sources[i] for i in group], [targets[i] for i in group]
-            yield group, put_on_devices(unpacked_batch(*sides, sharded_rows, length), row_sharding(self.mesh))
 
     def check(self, options: DecodingOptions, num_hypotheses: int = 1) -> None:
         """Raises UserError if this model cannot decode with these options."""

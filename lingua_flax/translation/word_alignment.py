@@ -26,7 +26,7 @@ from lingua_flax.options.schema import AlignmentOptions
 from lingua_flax.options.special_ids import EOS_ID, PAD_ID
 from lingua_flax.translation.decoding import Network
 from lingua_flax.translation.hypotheses import Translation
-from lingua_flax.translation.translator import SCORING_BATCH_SIZE, Translator
+from lingua_flax.translation.loading import SCORING_BATCH_SIZE, TrainedNetwork
 from lingua_flax.translation.words import is_part_of_word, split_words, word_at
 
 WEAK_LINK = 0.5
@@ -41,7 +41,7 @@ class Link(NamedTuple):
 
 
 def align(
-    translator: Translator,
+    network: TrainedNetwork,
     sources: Sequence[str],
     targets: Sequence[Sequence[int]],
     options: AlignmentOptions = AlignmentOptions(),
@@ -52,26 +52,26 @@ def align(
     Neither has punctuation that is attached to a word, nor what attends to it. Raises UserError if a network has no
     such layer or head.
     """
-    check_alignment(translator, options)
-    source_ids = [cut(ids, translator.max_length) for ids in translator.tokenizer.encode_source(sources)]
-    target_ids = [cut([*(token for token in ids if token != EOS_ID), EOS_ID], translator.max_length) for ids in targets]
+    check_alignment(network, options)
+    source_ids = [cut(ids, network.max_length) for ids in network.tokenizer.encode_source(sources)]
+    target_ids = [cut([*(token for token in ids if token != EOS_ID), EOS_ID], network.max_length) for ids in targets]
     layer, head = options.alignment_layer, options.alignment_head
     links: dict[int, list[Link]] = {}
-    for group, batch in translator.pair_batches(source_ids, target_ids, SCORING_BATCH_SIZE):
-        attended = gather_to_host(_attended(translator.networks, batch, layer=layer, head=head))
+    for group, batch in network.pair_batches(source_ids, target_ids, SCORING_BATCH_SIZE):
+        attended = gather_to_host(_attended(network.networks, batch, layer=layer, head=head))
         for i, row in zip(group, attended, strict=False):  # the last rows of the batch may be empty
             steps = row[1:] if options.alignment_step == "read" else row
-            links[i] = _links(translator.tokenizer, sources[i], target_ids[i], steps)
+            links[i] = _links(network.tokenizer, sources[i], target_ids[i], steps)
     return [links[i] for i in range(len(sources))]
 
 
 def align_translations(
-    translator: Translator, translations: Sequence[Translation], options: AlignmentOptions = AlignmentOptions()
+    network: TrainedNetwork, translations: Sequence[Translation], options: AlignmentOptions = AlignmentOptions()
 ) -> list[list[Link]]:
     """Aligns each source line with its best translation, as `align` does; also lines that were translated in parts."""
     divided = [list(_parts(translation)) for translation in translations]
     together = list(itertools.chain(*divided))
-    aligned = iter(align(translator, [text for text, *_ in together], [tokens for _, tokens, *_ in together], options))
+    aligned = iter(align(network, [text for text, *_ in together], [tokens for _, tokens, *_ in together], options))
     return [[moved(link, *starts) for _, _, *starts in parts for link in next(aligned)] for parts in divided]
 
 
@@ -105,9 +105,9 @@ def pharaoh(links: WordLinks) -> str:
     return " ".join(f"{i}-{j}" for i, j in links)
 
 
-def check_alignment(translator: Translator, options: AlignmentOptions) -> None:
+def check_alignment(network: TrainedNetwork, options: AlignmentOptions) -> None:
     """Raises UserError unless every network has the layer and the head."""
-    for member in (translator, *translator.others):
+    for member in network.members:
         layers, heads = member.config.num_decoder_layers, member.config.num_heads
         if (options.alignment_layer or 1) > layers:
             raise UserError(f"alignment_layer {options.alignment_layer}: the network has {layers} decoder layers")
