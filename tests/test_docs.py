@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -72,8 +72,9 @@ def in_workdir(command: list[str]) -> list[str]:
 
 def check_options(program: str, argv: list[str]) -> None:
     """Raises UserError unless the options of a command are valid."""
-    module = PROGRAMS[program]
-    (module.resolve_config if program == "train" else module.read_options)(argv)
+    module, command = PROGRAMS[program], cast(Any, generate_reference.command_class(program))
+    own = getattr(module, "resolve_config", None) or getattr(module, "read_options", None)
+    (own or command.read)(argv)
 
 
 @pytest.mark.parametrize("page", PAGES)

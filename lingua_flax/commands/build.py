@@ -34,7 +34,7 @@ from lingua_flax.host.locks import lock_until_exit
 from lingua_flax.host.workers import start_program
 from lingua_flax.options import command_line
 from lingua_flax.options.config_files import read_config
-from lingua_flax.options.schema import PositiveInt, Section, TokenizerConfig
+from lingua_flax.options.schema import PositiveInt, TokenizerConfig
 from lingua_flax.runs.workdir import Workdir
 
 PACKAGES = (*cleaning.PACKAGES, "ctranslate2", "safetensors")  # of the extras clean and export
@@ -50,8 +50,8 @@ TRANSLATION_EPOCHS = 9
 log = logging.getLogger(__name__)
 
 
-class BuildCommand(Section):
-    """Options of the command build."""
+class BuildCommand(command_line.Command):
+    """Makes a translator from parallel text: cleans it, trains networks and their student, and exports it."""
 
     source_language: str
     """Language to translate from, such as en."""
@@ -68,8 +68,11 @@ class BuildCommand(Section):
     plan: command_line.Flag = False
     """Clean the corpus, train 30 steps to measure the speed, and print all stages with estimated times."""
 
-
-DESCRIPTION = "Makes a translator from parallel text: cleans it, trains networks and their student, and exports it."
+    def check(self, given: command_line.Given) -> None:
+        if missing := [package for package in PACKAGES if not find_spec(package)]:
+            raise UserError(f"build needs {', '.join(missing)}: {install_command('clean,export')}")
+        if self.source_language == self.target_language:
+            raise UserError(f"--target-language {self.target_language} is the source language; choose another")
 
 
 @dataclass(frozen=True)
@@ -102,16 +105,6 @@ def _digest(path: Path) -> str:
     """Returns the SHA-256 of a file or, of a network, of its checkpoints' metadata, which has those of its arrays."""
     files = sorted(path.glob("checkpoints/*/metadata/*")) if path.is_dir() else [path]
     return json_digest([sha256(file) for file in files])
-
-
-def read_options(argv: Sequence[str]) -> BuildCommand:
-    """Parses the command line; raises UserError if an option is invalid or a package is missing, and SystemExit."""
-    options = command_line.build(BuildCommand, command_line.parse(BuildCommand, argv, DESCRIPTION))
-    if missing := [package for package in PACKAGES if not find_spec(package)]:
-        raise UserError(f"build needs {', '.join(missing)}: {install_command('clean,export')}")
-    if options.source_language == options.target_language:
-        raise UserError(f"--target-language {options.target_language} is the source language; choose another")
-    return options
 
 
 def sizes(given: BuildCommand, monolingual: Iterable[str]) -> tuple[int, int, str]:
@@ -151,7 +144,7 @@ def stages(given: BuildCommand, pieces: int = 0, student_pieces: int = 0, option
 
 def build(argv: Sequence[str]) -> None:
     """Runs the command."""
-    options = read_options(argv)
+    options = BuildCommand.read(argv)
     monolingual = set(read_lines(options.monolingual)) if options.monolingual else set()  # an error shows now
     Workdir(options.workdir).check_creatable()
     options.workdir.mkdir(parents=True, exist_ok=True)

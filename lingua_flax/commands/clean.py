@@ -4,9 +4,9 @@ import codecs
 import dataclasses
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -18,15 +18,15 @@ from lingua_flax.host.installation import install_command
 from lingua_flax.host.interruption import interruption
 from lingua_flax.host.terminal import progress_bar
 from lingua_flax.host.workers import usable_cores
-from lingua_flax.options.command_line import Flag, Positional, build, new_output, parse, refuse
+from lingua_flax.options.command_line import Command, Flag, Given, Positional, new_output, refuse
 from lingua_flax.options.config_files import read_section
 from lingua_flax.options.schema import CleaningOptions, PositiveInt
 
 log = logging.getLogger(__name__)
 
 
-class CleanCommand(CleaningOptions):
-    """Options of the command clean."""
+class CleanCommand(Command, CleaningOptions):
+    """Mends parallel text, and leaves out the pairs that do not match; nothing in the files is changed."""
 
     files: Positional
     """Two text files, source and target, or one file with both sides: .tsv, .csv, .jsonl or .tmx. Each may be
@@ -52,48 +52,40 @@ class CleanCommand(CleaningOptions):
     processes: PositiveInt | None = None
     """Number of processes that clean; by default as many as there are cores. The result does not depend on it."""
 
+    @classmethod
+    def defaults(cls, given: Given) -> Mapping[str, Any]:
+        return dict(read_section(Path(given["config"]), CleaningOptions)) if given.get("config") else {}
 
-DESCRIPTION = "Mends parallel text, and leaves out the pairs that do not match; nothing in the files is changed."
-
-
-def read_options(argv: Sequence[str]) -> CleanCommand:
-    """Parses the command line; a config file supplies defaults of the cleaning options.
-
-    Raises UserError if an option is invalid, the output exists already or a package is missing.
-    """
-    given = parse(CleanCommand, argv, DESCRIPTION)
-    if not is_installed():
-        raise UserError(f"clean needs the extra clean: {install_command('clean')}")
-    if "dry_run" in given:
-        refuse(given, ["output", "rejected"], "with --dry-run, which writes no pairs")
-    else:
-        new_output(given, "the file for the pairs, for example --output clean.jsonl")
-    base = dict(read_section(Path(given["config"]), CleaningOptions)) if given.get("config") else {}
-    options = build(CleanCommand, {**base, **given})
-    if options.output and format_of(options.output) == "lines":
-        raise UserError(f"--output {options.output}: the name must end in .jsonl or .tsv, or in .jsonl.gz or .tsv.gz")
-    if options.output and format_of(options.output) == ".tsv" and not options.whitespace:
-        raise UserError("--whitespace False: tabs and line breaks would not fit into .tsv; choose .jsonl as --output")
-    if options.rejected and format_of(options.rejected) != ".jsonl":
-        raise UserError(f"--rejected {options.rejected}: the name must end in .jsonl or .jsonl.gz")
-    if len(options.columns) not in (0, 2):
-        raise UserError(f"--columns must be two, for example --columns English German, got {len(options.columns)}")
-    if bool(options.source_language) != bool(options.target_language):
-        raise UserError("--source-language and --target-language go together: both, or none")
-    try:
-        codecs.lookup(options.encoding or "utf-8")
-    except LookupError as error:
-        raise UserError(f'--encoding: unknown encoding "{options.encoding}"; try windows-1252') from error
-    written = [path for path in (options.output, options.rejected, options.json_file) if path]
-    for path in written:
-        check_writable(path)
-    check_distinct_files(options.files, written)
-    return options
+    def check(self, given: Given) -> None:
+        if not is_installed():
+            raise UserError(f"clean needs the extra clean: {install_command('clean')}")
+        if self.dry_run:
+            refuse(given, ["output", "rejected"], "with --dry-run, which writes no pairs")
+        else:
+            new_output(given, "the file for the pairs, for example --output clean.jsonl")
+        if self.output and format_of(self.output) == "lines":
+            raise UserError(f"--output {self.output}: the name must end in .jsonl or .tsv, or in .jsonl.gz or .tsv.gz")
+        if self.output and format_of(self.output) == ".tsv" and not self.whitespace:
+            raise UserError("--whitespace False: tabs and line breaks would not fit into .tsv; choose .jsonl")
+        if self.rejected and format_of(self.rejected) != ".jsonl":
+            raise UserError(f"--rejected {self.rejected}: the name must end in .jsonl or .jsonl.gz")
+        if len(self.columns) not in (0, 2):
+            raise UserError(f"--columns must be two, for example --columns English German, got {len(self.columns)}")
+        if bool(self.source_language) != bool(self.target_language):
+            raise UserError("--source-language and --target-language go together: both, or none")
+        try:
+            codecs.lookup(self.encoding or "utf-8")
+        except LookupError as error:
+            raise UserError(f'--encoding: unknown encoding "{self.encoding}"; try windows-1252') from error
+        written = (self.output, self.rejected, self.json_file)
+        check_distinct_files(self.files, written)
+        for path in filter(None, written):
+            check_writable(path)
 
 
 def clean(argv: Sequence[str]) -> None:
     """Runs the command."""
-    options = read_options(argv)
+    options = CleanCommand.read(argv)
     # Imported here so that invalid options are reported at once.
     from lingua_flax.data.cleaning import pipeline, readers
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lingua_flax.commands.translator_command import TranslatorCommand, open_translator
 from lingua_flax.data.corpora.pair_files import format_of, json_keys
 from lingua_flax.data.text_files import encode_lines
 from lingua_flax.host.digests import json_digest
@@ -17,9 +18,9 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import write_atomically
 from lingua_flax.host.locks import lock_until_exit
 from lingua_flax.host.terminal import progress_bar
-from lingua_flax.options.command_line import build, check_languages, new_output, output_exists, parse, required_workdir
+from lingua_flax.options.command_line import Given, check_languages, check_new
 from lingua_flax.options.config_files import read_workdir_config, with_absolute_paths
-from lingua_flax.options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
+from lingua_flax.options.schema import DataConfig, DecodingOptions
 
 if TYPE_CHECKING:
     from lingua_flax.data.corpora.corpus import Corpus, PairSource
@@ -30,58 +31,29 @@ log = logging.getLogger(__name__)
 CHUNK = 1024  # pairs written together; sorting them by length keeps padding low
 
 
-class DistillCommand(NetworkOptions, DecodingOptions, ProcessOptions):
-    """Options of the command distill."""
+class DistillCommand(TranslatorCommand):
+    """Translates the training split of the run's corpus, for a student to be trained on."""
 
-    workdir: Path
-    """Folder of the teacher's run."""
     output: Path
     """File for the pairs, one JSON object per line (.jsonl, or .jsonl.gz to compress it), for train_source of an entry
     [[data.mixture]]. If the command is interrupted, the same command continues where it was."""
     data: DataConfig = DataConfig()
-    devices: ComputeConfig = ComputeConfig()
 
-
-DESCRIPTION = "Translates the training split of the run's corpus, for a student to be trained on."
-
-
-def read_options(argv: Sequence[str]) -> DistillCommand:
-    """Parses the command line; raises UserError if an option is invalid or the output exists already."""
-    given = parse(DistillCommand, argv, DESCRIPTION)
-    workdir = required_workdir(given)
-    output = new_output(given, "the file for the pairs, for example --output distilled.jsonl")
-    if format_of(output) != ".jsonl":
-        raise UserError(f"--output {output}: the name must end in .jsonl or .jsonl.gz")
-    config = read_workdir_config(workdir)
-    options = build(DistillCommand, given, data=config.data, devices=config.devices.compute)
-    options = options.model_copy(update={"data": with_absolute_paths(options.data)})
-    check_languages(options.data, config.data, workdir)
-    return options
+    def check(self, given: Given) -> None:
+        if format_of(self.output) != ".jsonl":
+            raise UserError(f"--output {self.output}: the name must end in .jsonl or .jsonl.gz")
+        check_new(self.output)
+        check_languages(self.data, read_workdir_config(self.workdir).data, self.workdir)
 
 
 def distill(argv: Sequence[str]) -> None:
     """Runs the command."""
-    options = read_options(argv)
-    from lingua_flax.data.corpora import open_corpus  # imported here so that invalid options are reported at once
-    from lingua_flax.devices.platform import computing
-    from lingua_flax.devices.processes import in_all_processes, on_first_process
-    from lingua_flax.runs.checkpoint import check_corpus
-    from lingua_flax.translation.translator import Translator
+    options = DistillCommand.read(argv)
+    with open_translator(options, options.data.tagged_language) as (translator, _):
+        from lingua_flax.devices.processes import in_all_processes, on_first_process
 
-    language = options.data.target_language if options.data.tag_target else None
-    with computing(options.devices, options):
         on_first_process(functools.partial(_lock, options.output))
-
-        def opened() -> tuple[Translator, Corpus]:
-            networks = (options.workdir, options.checkpoint, options.devices, language, options.ensemble)
-            translator = Translator.load(*networks)
-            translator.check(options)
-            corpus = open_corpus(options.data)
-            if options.data == with_absolute_paths(read_workdir_config(options.workdir).data):
-                check_corpus(options.workdir, translator.step, corpus.fingerprint, "train")
-            return translator, corpus
-
-        translator, corpus = in_all_processes(opened)
+        corpus = in_all_processes(functools.partial(_open_corpus, options, translator.step))
         unfinished = UnfinishedOutput(options.output, _identity(translator, corpus.fingerprint, options))
         _translate(translator, corpus.split("train"), options, unfinished)
 
@@ -90,8 +62,18 @@ def _lock(output: Path) -> None:
     """Raises UserError if another process is writing to the same output, or has just finished it."""
     refusal = "is writing it; wait until it ends, stop it, or choose another --output"
     lock_until_exit(output.with_name(f"{output.name}.lock"), f"--output {output}", refusal)
-    if output.exists():
-        raise output_exists(output)
+    check_new(output)
+
+
+def _open_corpus(options: DistillCommand, step: int) -> Corpus:
+    from lingua_flax.data.corpora import open_corpus
+    from lingua_flax.runs.checkpoint import check_corpus
+
+    data, trained_on = map(with_absolute_paths, (options.data, read_workdir_config(options.workdir).data))
+    corpus = open_corpus(data)
+    if data == trained_on:
+        check_corpus(options.workdir, step, corpus.fingerprint, "train")
+    return corpus
 
 
 def _identity(translator: Translator, corpus_fingerprint: str, options: DistillCommand) -> str:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from lingua_flax.commands.translator_command import TranslatorCommand, open_translator
 from lingua_flax.data.corpora.pair_files import format_of, read_pairs
 from lingua_flax.data.text_files import check_aligned, is_gzip, read_lines, write_lines
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_distinct_files, check_writable
 from lingua_flax.host.terminal import progress_bar
 from lingua_flax.options import schema
-from lingua_flax.options.command_line import Flag, Given, build, check_languages, parse, refuse, required_workdir
+from lingua_flax.options.command_line import Flag, Given, build, check_languages, parse, refuse
 from lingua_flax.options.config_files import read_workdir_config, with_absolute_paths
 
 if TYPE_CHECKING:
@@ -28,11 +29,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class EvaluateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.ProcessOptions):
+class EvaluateCommand(TranslatorCommand):
     """Options of the command evaluate."""
 
-    workdir: Path
-    """Folder of the run."""
     split: str = "test"
     """Split of the run's corpus to translate and score."""
     source: Path | None = None
@@ -57,7 +56,6 @@ class EvaluateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.Proc
     """File for all scores, as one JSON object."""
     data: schema.DataConfig = schema.DataConfig()
     evaluation: schema.EvaluationConfig = schema.EvaluationConfig()
-    devices: schema.ComputeConfig = schema.ComputeConfig()
 
 
 DESCRIPTION = "Translates a split of the run's corpus, or any text file, and scores the translations with sacreBLEU."
@@ -70,17 +68,14 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
 
 def resolve_options(given: Given) -> EvaluateCommand:
     """Returns the options given, over those of the workdir's config; raises UserError as `read_options` does."""
-    workdir = required_workdir(given)
-    config = read_workdir_config(workdir)
-    sections = {"data": config.data, "evaluation": config.evaluation, "devices": config.devices.compute}
-    options = build(EvaluateCommand, given, **sections)
+    options = build(EvaluateCommand, given, **EvaluateCommand.defaults(given))
     options = options.model_copy(update={"data": with_absolute_paths(options.data)})
     if bool(options.reference) != (options.source is not None and format_of(options.source) == "lines"):
         both = "files with the same number of lines; a .tsv or .jsonl file holds both sides"
         raise UserError(f"--source and --reference go together: {both}")
     if options.source:
         refuse(given, ["split"], "with --source; leave it out")
-    check_languages(options.data, config.data, workdir)
+    check_languages(options.data, read_workdir_config(options.workdir).data, options.workdir)
     if options.score:
         if len(options.reference) > 1:
             raise UserError("--score takes one --reference: it writes one log-probability per line")
@@ -171,7 +166,6 @@ def score_translations(
     from lingua_flax.evaluation.evaluate import evaluate, perturbed_scores
 
     def read() -> tuple[EvaluationSet, list[str] | None, str]:
-        translator.check(options)
         data = read_lines_to_score(translator.steps, options)
         tokenize = bleu_tokenizer(options.evaluation.tokenize, options.data.target_language, data.references)
         baseline = list(read_lines(options.compare)) if options.compare else None
@@ -201,17 +195,10 @@ def score_translations(
 @contextlib.contextmanager
 def loaded(options: EvaluateCommand) -> Iterator[Translator]:
     """Yields the networks of the options, ready to compute; raises UserError if an output cannot be written."""
-    # Imported here so that invalid options are reported at once.
-    from lingua_flax.devices.platform import computing
-    from lingua_flax.devices.processes import in_all_processes
-    from lingua_flax.translation.translator import Translator
-
     for path in filter(None, [*output_files(options), options.json_file]):
         check_writable(path)
-    language = options.data.target_language if options.data.tag_target else None
-    with computing(options.devices, options) as compilations:
-        networks = (options.workdir, options.checkpoint, options.devices, language, options.ensemble)
-        yield in_all_processes(lambda: Translator.load(*networks))
+    with open_translator(options, options.data.tagged_language) as (translator, compilations):
+        yield translator
     log.info("compiled %s", compilations)
 
 

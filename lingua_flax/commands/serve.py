@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib.util
 import logging
@@ -15,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from lingua_flax.commands.translator_command import LineOptions
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
 from lingua_flax.host.malloc import release_freed_memory
 from lingua_flax.options import schema
-from lingua_flax.options.command_line import Flag, build, parse, refuse, required_workdir
+from lingua_flax.options.command_line import Command, Given, refuse
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.options.exportable import check_exportable
 
@@ -35,8 +35,8 @@ CHECKPOINTS_IN_MEMORY = 4  # besides the one that is served
 CHECKPOINT_SECONDS = 2.0  # between looks for a first checkpoint
 
 
-class ServeCommand(schema.CheckpointOptions, schema.AlignmentOptions):
-    """Options of the command serve."""
+class ServeCommand(Command, LineOptions, schema.CheckpointOptions, schema.AlignmentOptions):
+    """Serves translations over HTTP, with LibreTranslate's protocol; /docs describes the interface."""
 
     workdir: Path
     """Folder of the run; the server waits for its first checkpoint if there is none yet."""
@@ -57,10 +57,6 @@ class ServeCommand(schema.CheckpointOptions, schema.AlignmentOptions):
     """Number of hypotheses kept at each decoding step."""
     length_penalty: schema.NonNegativeFloat = 0.6
     """Exponent alpha of the length penalty of Wu et al. (2016)."""
-    one_sentence_per_line: Flag = False
-    """Take each line as a single sentence, rather than translate each of its sentences by itself."""
-    translate_unknown: Flag = False
-    """Also translate sentences that consist mostly of characters the network has never seen, rather than copy them."""
     batch_size: schema.PositiveInt | None = None
     """Number of sentences translated together; by default 512 on accelerators, and on CPUs 64 divided by the number of
     cores, of which at most 4 count (ctranslate2: 32). With fewer, the server compiles fewer programs, but translates
@@ -79,37 +75,26 @@ class ServeCommand(schema.CheckpointOptions, schema.AlignmentOptions):
     root_path: str = ""
     """Path such as /mt with which all others may begin, for a reverse proxy that does not remove it."""
 
-
-DESCRIPTION = "Serves translations over HTTP, with LibreTranslate's protocol; /docs describes the interface."
-
-
-def read_options(argv: Sequence[str]) -> ServeCommand:
-    """Parses the command line; raises UserError, also if an extra is missing."""
-    given = parse(ServeCommand, argv, DESCRIPTION)
-    required_workdir(given)
-    options = build(ServeCommand, given)
-    if not all(map(importlib.util.find_spec, ("fastapi_offline", "uvicorn", "selectolax"))):
-        raise UserError(f"lingua-flax serve needs the extra serve: {install_command('serve')}")
-    if options.engine == "jax":
-        refuse(given, ["quantization"], "with --engine jax, only with ctranslate2")
-        return options
-    if not importlib.util.find_spec("ctranslate2"):
-        raise UserError(f"--engine ctranslate2 needs the extra export: {install_command('export')}")
-    if options.device != "cpu":
-        raise UserError(f"--engine ctranslate2 computes on the CPU; leave out --device {options.device}")
-    return options
+    def check(self, given: Given) -> None:
+        if not all(map(importlib.util.find_spec, ("fastapi_offline", "uvicorn", "selectolax"))):
+            raise UserError(f"lingua-flax serve needs the extra serve: {install_command('serve')}")
+        if self.engine == "jax":
+            refuse(given, ["quantization"], "with --engine jax, only with ctranslate2")
+            return
+        if not importlib.util.find_spec("ctranslate2"):
+            raise UserError(f"--engine ctranslate2 needs the extra export: {install_command('export')}")
+        if self.device != "cpu":
+            raise UserError(f"--engine ctranslate2 computes on the CPU; leave out --device {self.device}")
+        check_exportable("ctranslate2", read_workdir_config(self.workdir).model)
 
 
 def serve(argv: Sequence[str]) -> None:
     """Runs the command."""
-    options = read_options(argv)
+    options = ServeCommand.read(argv)
     host, *_ = hosts = [name.strip("[]") for name in (options.host, *options.allowed_host)]
     config = read_workdir_config(options.workdir)
     from lingua_flax.devices.compilation import set_up_compilation
     from lingua_flax.devices.platform import initialize_devices
-
-    if options.engine == "ctranslate2":
-        check_exportable("ctranslate2", config.model)
     from lingua_flax.serving.app import Server, make_app
     from lingua_flax.serving.guard import LOOPBACK, Guard
     from lingua_flax.serving.languages import languages
@@ -158,9 +143,7 @@ def load(options: ServeCommand, server: Server) -> Engine:
 
     def load_checkpoint(checkpoint: str) -> dict[str, Translator]:
         """Returns a translator into each target language."""
-        own = Translator.load(options.workdir, checkpoint, devices)
-        one_sentence = options.one_sentence_per_line or own.one_sentence_per_line
-        own = dataclasses.replace(own, one_sentence_per_line=one_sentence, translate_unknown=options.translate_unknown)
+        own = options.applied_to(Translator.load(options.workdir, checkpoint, devices))
         if data.tag_target:
             return {language: own.into(*data.direction_into(language)) for language in data.target_languages}
         return {data.target_language: own}

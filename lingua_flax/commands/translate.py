@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import logging
@@ -12,16 +11,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lingua_flax.commands.prompt import prompt_lines
+from lingua_flax.commands.translator_command import LineOptions, TranslatorCommand, open_translator
 from lingua_flax.data.glossary import read_glossary
 from lingua_flax.data.text_files import check_aligned, chunks, decode_lines, encode_lines, read_lines
 from lingua_flax.host.cache import cache_directory
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.figures import FORMATS
 from lingua_flax.host.files import check_distinct_files, check_writable
+from lingua_flax.host.prompt import prompt_lines
 from lingua_flax.options import schema
-from lingua_flax.options.command_line import Flag, build, parse, refuse, required_workdir
-from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.options.command_line import Flag, Given, refuse
 
 if TYPE_CHECKING:
     from lingua_flax.data.tokenizer import Tokenizer
@@ -30,13 +29,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHUNK = 1024  # lines translated together; sorting them by length keeps padding low
+# Options that have no effect on HTML.
+ONLY_FOR_LINES = ("prefix", "prefix_file", "num_hypotheses", "json_lines", "alignments", "attention")
 
 
-class TranslateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.AlignmentOptions, schema.ProcessOptions):
-    """Options of the command translate."""
+class TranslateCommand(TranslatorCommand, LineOptions, schema.AlignmentOptions):
+    """Translates each line of the input, in order; an empty line stays empty."""
 
-    workdir: Path
-    """Folder of the run."""
     input: Path | None = None
     """Text file to translate, one sentence per line, plain or .gz; by default standard input."""
     output: Path | None = None
@@ -51,11 +50,6 @@ class TranslateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.Ali
     num_hypotheses: schema.PositiveInt = 1
     """Number of translations to write for each input line, at most beam_size unless they are sampled (temperature).
     Above 1, each is written as line number, score and text, separated by tabs."""
-    one_sentence_per_line: Flag = False
-    """Take each input line as a single sentence, rather than translate each of its sentences by itself."""
-    translate_unknown: Flag = False
-    """Also translate sentences that consist mostly of characters the network has never seen, instead of copying them;
-    the result is invented."""
     glossary: Path | None = None
     """Text file with a term and its translation on each line, separated by a tab. Terms are found as whole words, the
     longest at a place. For a model trained with tokenizer.placeholders."""
@@ -73,7 +67,6 @@ class TranslateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.Ali
     """File for a picture of the run's position encodings (.png, .svg or .pdf); nothing is translated."""
     target_language: str | None = None
     """Language to translate into, for a model trained with data.tag_target; by default its data.target_language."""
-    devices: schema.ComputeConfig = schema.ComputeConfig()
 
     @property
     def is_html(self) -> bool:
@@ -81,41 +74,38 @@ class TranslateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.Ali
         names = [path.name.lower().removesuffix(".gz") for path in (self.input, self.output) if path]
         return self.format == "html" or (not self.format and any(name.endswith((".html", ".htm")) for name in names))
 
+    def check(self, given: Given) -> None:
+        self.check_num_hypotheses(self.num_hypotheses)
+        if self.prefix_file:
+            refuse(given, ["prefix"], "with --prefix-file, which has a prefix for each line")
+        if self.ensemble:
+            refuse(given, ["attention", "positions"], "with --ensemble: they show one network")
+        if self.positions:
+            refuse(given, ["input", "output", "attention", "alignments"], "with --positions, which translates nothing")
+        if not self.alignments:
+            refuse(given, schema.AlignmentOptions.model_fields, "without --alignments FILE")
+        if not self.glossary:
+            refuse(given, ["match_case"], "without --glossary FILE")
+        if self.is_html:
+            refuse(given, ONLY_FOR_LINES, "with HTML, which is translated as a whole")
+        for name, endings in {"attention": [".json", *FORMATS, ".html"], "positions": FORMATS}.items():
+            path = getattr(self, name)
+            if path and path.suffix.lower() not in endings:
+                raise UserError(f"--{name} {path}: the name must end in {' or '.join(endings)}")
+        if sys.stdout is None and not (self.output or self.positions):
+            raise UserError("standard output is closed; write to a file with --output")
+        written = (self.output, self.attention, self.alignments, self.positions)
+        check_distinct_files(read=(self.input, self.prefix_file, self.glossary), written=written)
+        for path in filter(None, written):
+            check_writable(path)
 
-# Options that have no effect on HTML.
-ONLY_FOR_LINES = ("prefix", "prefix_file", "num_hypotheses", "json_lines", "alignments", "attention")
-DESCRIPTION = "Translates each line of the input, in order; an empty line stays empty."
+    def prepared(self, translator: Translator) -> Translator:
+        from lingua_flax.translation.word_alignment import check_alignment
 
-
-def read_options(argv: Sequence[str]) -> TranslateCommand:
-    """Parses the command line; raises UserError if an option is invalid or contradicts another one."""
-    given = parse(TranslateCommand, argv, DESCRIPTION)
-    config = read_workdir_config(required_workdir(given))
-    options = build(TranslateCommand, given, devices=config.devices.compute)
-    options.check_num_hypotheses(options.num_hypotheses)
-    if options.prefix is not None and options.prefix_file:
-        raise UserError("--prefix and --prefix-file are mutually exclusive: one prefix for all lines, or one per line")
-    if options.ensemble and (options.attention or options.positions):
-        raise UserError("--attention and --positions show one network; leave out --ensemble")
-    for name, endings in {"attention": [".json", *FORMATS, ".html"], "positions": [*FORMATS]}.items():
-        path = getattr(options, name)
-        if path and path.suffix.lower() not in endings:
-            raise UserError(f"--{name} {path}: the name must end in {' or '.join(endings)}")
-    if options.positions and (options.input or options.output or options.attention or options.alignments):
-        raise UserError("--positions translates nothing: leave out --input, --output, --attention and --alignments")
-    fields = schema.AlignmentOptions.model_fields
-    chosen = [name for name, field in fields.items() if getattr(options, name) != field.default]
-    if chosen and not options.alignments:
-        raise UserError(f"--{chosen[0].replace('_', '-')} has no effect without --alignments FILE")
-    if options.is_html:
-        refuse(given, ONLY_FOR_LINES, "with HTML, which is translated as a whole")
-    if options.match_case and not options.glossary:
-        raise UserError("--match-case has no effect without --glossary FILE")
-    if sys.stdout is None and not (options.output or options.positions):
-        raise UserError("standard output is closed; write to a file with --output")
-    written = (options.output, options.attention, options.alignments)
-    check_distinct_files(read=(options.input, options.prefix_file, options.glossary), written=written)
-    return options
+        check_alignment(super().prepared(translator), self)
+        if self.glossary:
+            translator = translator.with_glossary(read_glossary(self.glossary, match_case=self.match_case))
+        return self.applied_to(translator)
 
 
 def open_input(options: TranslateCommand) -> Iterator[tuple[str, str]]:
@@ -152,43 +142,24 @@ def at_a_terminal(options: TranslateCommand) -> bool:
 
 def translate(argv: Sequence[str]) -> None:
     """Runs the command."""
-    options = read_options(argv)
-    # Imported here so that invalid options are reported at once.
-    from lingua_flax.devices.platform import computing
-
+    options = TranslateCommand.read(argv)
     pairs = iter(()) if options.positions else open_input(options)
-    for path in filter(None, [options.output, options.attention, options.alignments, options.positions]):
-        check_writable(path)
     remedy = "give the text with --input, a file that all of them can read"
     only_one = "" if options.input or options.positions else f"standard input reaches only one of them: {remedy}"
-    with computing(options.devices, options, only_one):
-        _translate(options, pairs)
+    with open_translator(options, options.target_language, only_one) as (translator, _):
+        if options.positions:
+            from lingua_flax.inspection.attention_files import draw_positions
 
-
-def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> None:
-    from lingua_flax.devices.processes import in_all_processes, is_first_process
-    from lingua_flax.translation.requests import parts_of
-    from lingua_flax.translation.translator import Translator
-    from lingua_flax.translation.word_alignment import align_translations, check_alignment, pharaoh, word_links
-
-    def loaded() -> Translator:
-        network = (options.workdir, options.checkpoint, options.devices, options.target_language, options.ensemble)
-        translator = Translator.load(*network)
-        translator.check(options, options.num_hypotheses)
-        check_alignment(translator, options)
-        if options.glossary:
-            translator = translator.with_glossary(read_glossary(options.glossary, match_case=options.match_case))
-        one_sentence = options.one_sentence_per_line or translator.one_sentence_per_line
-        unknown = options.translate_unknown
-        return dataclasses.replace(translator, one_sentence_per_line=one_sentence, translate_unknown=unknown)
-
-    translator = in_all_processes(loaded)
-    if options.positions:
-        from lingua_flax.inspection.attention_files import draw_positions
-
-        if is_first_process():
             draw_positions(translator, options.positions)
-        return
+        else:
+            _translate(translator, pairs, options)
+
+
+def _translate(translator: Translator, pairs: Iterator[tuple[str, str]], options: TranslateCommand) -> None:
+    from lingua_flax.devices.processes import is_first_process
+    from lingua_flax.translation.requests import parts_of
+    from lingua_flax.translation.word_alignment import align_translations, pharaoh, word_links
+
     if options.prefix_file:  # all lines are known: a mistake in any of them must not erase an old output
         pairs = iter(known := list(pairs))
         divided = translator.divided([line for line, _ in known])

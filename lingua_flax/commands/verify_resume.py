@@ -6,17 +6,17 @@ import logging
 import random
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.interruption import interruption
 from lingua_flax.host.terminal import print_table
-from lingua_flax.options.command_line import build_with_config, parse
+from lingua_flax.options.command_line import Command, Given, config_of
 from lingua_flax.options.config_files import CONFIG_NAME, read_config, to_toml
 from lingua_flax.options.schema import Config, Count
 from lingua_flax.runs.workdir import Workdir
@@ -32,8 +32,9 @@ class DifferentRunError(RunError):
     """The killed run differs from the uninterrupted one."""
 
 
-class VerifyCommand(Config):
-    """Options of the command verify-resume: those of the config, and its own."""
+class VerifyCommand(Command, Config):
+    """Trains a config twice, once without interruption and once killed with SIGKILL and started again, and compares
+    every batch, every number in metrics.jsonl and every array of the last checkpoint; status 1 if they differ."""
 
     config: Path | None = None
     """TOML file with the config of the run, required."""
@@ -45,37 +46,28 @@ class VerifyCommand(Config):
     workdir: Path | None = None
     """New folder for both runs; by default a temporary one, which is deleted unless they differ."""
 
-
-HELP = (
-    "Trains a config twice, once without interruption and once killed with SIGKILL and started again, and compares "
-    "every batch, every number in metrics.jsonl and every array of the last checkpoint; status 1 if they differ."
-)
-
-
-def read_options(argv: Sequence[str]) -> tuple[Config, VerifyCommand]:
-    """Returns the config to verify, and the command; raises UserError if an option is invalid or none is given."""
-    given = parse(VerifyCommand, argv, HELP)
-    if not given.get("config"):
-        raise UserError("--config is required, for example --config tiny")
-    return build_with_config(VerifyCommand, given, read_config(Path(given["config"])))
+    @classmethod
+    def defaults(cls, given: Given) -> Mapping[str, Any]:
+        if not given.get("config"):
+            raise UserError("--config is required, for example --config tiny")
+        return dict(read_config(Path(given["config"])))
 
 
 def verify_resume(argv: Sequence[str]) -> None:
     """Runs the command."""
-    config, command = read_options(argv)
+    command = VerifyCommand.read(argv)
+    folder = command.workdir or Path(tempfile.mkdtemp(prefix="verify-resume-"))
+    is_temporary = not command.workdir
     if command.workdir:
-        _create(command.workdir)
-        _verify(config, command, command.workdir)
-        return
-    folder = Path(tempfile.mkdtemp(prefix="verify-resume-"))
+        _create(folder)
     try:
-        _verify(config, command, folder)
+        _verify(config_of(command), command, folder)
     except DifferentRunError:
+        is_temporary = False
         raise
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
-    shutil.rmtree(folder)
+    finally:
+        if is_temporary:
+            shutil.rmtree(folder)
 
 
 def _create(folder: Path) -> None:

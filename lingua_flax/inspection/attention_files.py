@@ -49,5 +49,7 @@ def write_attention(translator: Translator, translation: Translation, path: Path
 
 def draw_positions(translator: Translator, path: Path) -> None:
     """Draws the position encodings and logs the file."""
+    if not is_first_process():
+        return
     save_figure(positions_figure(position_table(translator), translator.config.positions), path)
     log.info("position encodings: %s", path)

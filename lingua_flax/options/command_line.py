@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, Self, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -22,6 +22,32 @@ NO_VALUE, NO_NAME = "takes no value", "has no name"  # marks in the metadata of 
 Flag = Annotated[bool, NO_VALUE]  # an option --x; other booleans take True or False
 Positional = Annotated[tuple[Path, ...], NO_NAME]  # given before the options
 SHORT = {"training.init_from": "--init-from"}
+
+
+class Command(Section):
+    """The options of a command, in the order in which it comes to them: they are parsed, built and checked.
+
+    The docstring of a subclass describes the command, for --help.
+    """
+
+    @classmethod
+    def read(cls, argv: Sequence[str]) -> Self:
+        """Returns the options of a command line, checked before anything that takes time is imported.
+
+        Raises UserError if one is invalid, and SystemExit after --help or --version.
+        """
+        given = parse(cls, argv, cls.__doc__ or "")
+        options = build(cls, given, **cls.defaults(given))
+        options.check(given)
+        return options
+
+    @classmethod
+    def defaults(cls, given: Given) -> Mapping[str, Any]:
+        """Returns values for options that are not given, as from a config; UserError if this lacks what it needs."""
+        return {}
+
+    def check(self, given: Given) -> None:
+        """Raises UserError if options contradict each other, files cannot be used or packages are missing."""
 
 
 def parse(command: type[Section], argv: Sequence[str], description: str) -> Given:
@@ -44,12 +70,13 @@ def parse(command: type[Section], argv: Sequence[str], description: str) -> Give
     return vars(given)
 
 
-def build(command: type[SectionType], given: Given, **base: Section) -> SectionType:
-    """Returns the options of a command: those given, over those of the sections in `base`, over the defaults.
+def build(command: type[SectionType], given: Given, **base: Any) -> SectionType:
+    """Returns the options of a command: those given, over those in `base`, over the defaults.
 
     Raises UserError if a value is invalid, or an entry of a mixture is neither there nor the next one.
     """
-    values: dict[str, Any] = {name: section.model_dump() for name, section in base.items()}  # pydantic converts text
+    # Pydantic converts text.
+    values = {name: each.model_dump() if isinstance(each, Section) else each for name, each in base.items()}
     for name, text in given.items():
         prefix, _, last = name.rpartition(".")
         section, table = _table(command, values, prefix)
@@ -80,7 +107,12 @@ def _table(section: Any, table: Any, prefix: str) -> tuple[Any, Any]:
 def build_with_config(command: type[SectionType], given: Given, base: Config) -> tuple[Config, SectionType]:
     """Returns the config, with absolute paths, and all options of a command that has those of a config; as `build`."""
     built = build(command, given, **dict(base))
-    return with_absolute_paths(Config(**{name: getattr(built, name) for name in Config.model_fields})), built
+    return config_of(built), built
+
+
+def config_of(options: Section) -> Config:
+    """Returns the config, with absolute paths, that is part of the options of a command."""
+    return with_absolute_paths(Config(**{name: getattr(options, name) for name in Config.model_fields}))
 
 
 def required_workdir(given: Given) -> Path:
@@ -95,10 +127,15 @@ def new_output(given: Given, example: str) -> Path:
     if not given.get("output"):
         raise UserError(f"--output is required: {example}")
     output = Path(given["output"])
+    check_new(output)
+    return output
+
+
+def check_new(output: Path) -> None:
+    """Raises UserError unless --output does not exist yet and can be written."""
     if output.exists() or output.is_symlink():
         raise output_exists(output)
     check_writable(output)
-    return output
 
 
 def output_exists(output: Path) -> UserError:

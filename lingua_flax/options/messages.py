@@ -47,7 +47,8 @@ def validation_message(error: pydantic.ValidationError, section: type[Section] =
     if kind == "extra_forbidden":
         return f"unknown option {name}{suggestion(name, section)}"
     if kind == "missing":
-        return f"--{name.replace('_', '-')} is required"
+        purpose = " ".join((section.model_fields[name].description or "").split()).partition(". ")[0].rstrip(".")
+        return f"--{name.replace('_', '-')} is required: {purpose[:1].lower()}{purpose[1:]}"
     message = _PHRASES.get(kind, first["msg"].removeprefix("Value error, "))
     if kind == "value_error":
         return f"{name}: {message}" if name else message

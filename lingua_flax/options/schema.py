@@ -161,6 +161,11 @@ class DataConfig(Section):
         return self
 
     @property
+    def tagged_language(self) -> str | None:
+        """The target language where a tag chooses it, None where a network has no choice."""
+        return self.target_language if self.tag_target else None
+
+    @property
     def directions(self) -> list[tuple[str, str]]:
         """The (source, target) languages of all corpora, without duplicates; those of [data] come first."""
         corpora: list[DataConfig | MixtureConfig] = [self, *self.mixture]

@@ -88,7 +88,7 @@ REFUSED = {
         ("below num_processes, got 2 of 2", "--workdir W --coordinator a:1 --num-processes 2 --process-id 2"),
     ],
     "distill": [
-        ("--output is required", "--workdir W"),
+        ("--output is required: file for the pairs, one JSON object per line", "--workdir W"),
         ("--output p.txt: the name must end in .jsonl or .jsonl.gz", "--workdir W --output p.txt"),
         ("/nowhere", "--workdir W --output /nowhere/p.jsonl"),
         ("--data.tag-target must remain False", "--workdir W --output p.jsonl --data.tag-target True"),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lingua_flax.commands import evaluate, translate
-from lingua_flax.commands.translate import CHUNK
+from lingua_flax.commands import evaluate
+from lingua_flax.commands.translate import CHUNK, TranslateCommand
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import ComputeConfig
@@ -139,22 +139,22 @@ def test_lines_that_are_too_long_are_translated_in_parts(trained, translator, ru
 
 
 @pytest.mark.parametrize(
-    ("command", "options", "message"),
+    ("read", "options", "message"),
     [
-        (translate, "--top-k 5", "top_k 5 has no effect without a temperature"),
-        (translate, "--alignment-layer 1", "--alignment-layer has no effect without --alignments FILE"),
-        (translate, "--attention maps.gif", "maps.gif: the name must end in .json or .png"),
-        (translate, "--positions table.png --output a", "--positions translates nothing"),
-        (translate, "--input page.htm --json-lines", "--json-lines has no effect with HTML"),
-        (evaluate, "--data.target-language de", "translates from en to fr"),
-        (evaluate, "--score --beam-size 1", "--beam-size has no effect with --score"),
-        (evaluate, "--source a --reference a --split test", "--split has no effect"),
-        (evaluate, "--output o.txt --json o.source.txt", "o.source.txt: would be used twice"),
+        (TranslateCommand.read, "--top-k 5", "top_k 5 has no effect without a temperature"),
+        (TranslateCommand.read, "--alignment-layer 1", "--alignment-layer has no effect without --alignments FILE"),
+        (TranslateCommand.read, "--attention maps.gif", "maps.gif: the name must end in .json or .png"),
+        (TranslateCommand.read, "--positions table.png --output a", "--output has no effect with --positions"),
+        (TranslateCommand.read, "--input page.htm --json-lines", "--json-lines has no effect with HTML"),
+        (evaluate.read_options, "--data.target-language de", "translates from en to fr"),
+        (evaluate.read_options, "--score --beam-size 1", "--beam-size has no effect with --score"),
+        (evaluate.read_options, "--source a --reference a --split test", "--split has no effect"),
+        (evaluate.read_options, "--output o.txt --json o.source.txt", "o.source.txt: would be used twice"),
     ],
 )
-def test_options_that_make_no_sense_are_refused_before_anything_is_loaded(trained, command, options, message):
+def test_options_that_make_no_sense_are_refused_before_anything_is_loaded(trained, read, options, message):
     with pytest.raises(UserError, match=re.escape(message)):
-        command.read_options(["--workdir", str(trained[0]), *options.split()])
+        read(["--workdir", str(trained[0]), *options.split()])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingua_flax.commands.translate import read_options
+from lingua_flax.commands.translate import TranslateCommand
 from lingua_flax.data.tokenizer import Characters
 from lingua_flax.host.errors import UserError
 from lingua_flax.translation.html_text import HtmlText, Translated
@@ -147,4 +147,4 @@ def test_pages_are_translated_by_the_command(trained, run, tmp_path):
     assert "<title>deux un !</title>" in written
     assert parts_of(written)[0] == parts_of(f"<html><head></head><body>{page}</body></html>")[0]
     assert succeed(run, "translate", *command, "--format", "html", input=page).stdout == written
-    assert not read_options([*command, "--format", "text", "--input", "page.html"]).is_html
+    assert not TranslateCommand.read([*command, "--format", "text", "--input", "page.html"]).is_html

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-from lingua_flax.commands.prompt import prompt_lines
+from lingua_flax.host.prompt import prompt_lines
 from tests.command_server import PROJECT_ON_PATH, python
 from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
 
