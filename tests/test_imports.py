@@ -120,7 +120,7 @@ def test_imports_go_in_one_direction():
     ("module", "line", "imported"),
     [
         ("model.masks", "if TYPE_CHECKING: from lingua_flax.data import batch", "data.batch"),
-        ("training.step", "def late(): from lingua_flax.commands.main import run", "commands.main"),
+        ("training.step", "def late(): from lingua_flax.commands.train import train", "commands.train"),
         ("commands.serve", "import lingua_flax.training.step as step", "training.step"),
     ],
 )
