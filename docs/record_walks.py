@@ -1,6 +1,6 @@
 """Records which files a reader crosses from a command to the program that it compiles, by tracing the command.
 
-Run from the repository root: python -m docs.record_walks [--root CHECKOUT] [--functions] [--write]
+Run from the repository root: python -m docs.record_walks [--root CHECKOUT] [--functions]
 
 A walk ends when a compiled program is called: the training step for the third time, or the first one that translates.
 It consists of the project's functions that are on the stack then, and of those that these have called until then; a
@@ -33,7 +33,6 @@ import jax
 
 TRACER = Path(__file__).resolve()
 ROOT = TRACER.parent.parent
-PAGE = ROOT / "docs" / "understanding" / "architecture.md"
 STEP = "train_step"
 ENDS = {"train.py": (STEP, 3), "translate.py": (".*", 1)}  # the name of the program, a pattern, and which of its calls
 # With the padding of tiny.toml, a thread would compile the programs of the validation while the step is traced.
@@ -181,23 +180,15 @@ def as_list(root: Path, walked: dict[str, list[str]], *, functions: bool) -> str
 
 
 def main() -> None:
-    """Prints the walks of a checkout, or writes those of this one to the page."""
+    """Prints the walks of a checkout."""
     parser = argparse.ArgumentParser(description="Prints which files a reader crosses, as lists in Markdown.")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout to trace, by default this one")
     parser.add_argument("--functions", action="store_true", help="list the functions of each file, too")
-    parser.add_argument("--write", action="store_true", help=f"put the lists between their markers in {PAGE.name}")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         walks = record_walks(options.root.resolve(), Path(scratch))
-    page = PAGE.read_text(encoding="utf-8")
     for name, walked in walks.items():
-        text = f"<!-- walk: {name} -->\n{as_list(options.root, walked, functions=options.functions)}<!-- end -->"
-        print(text, end="\n\n")
-        if options.write:
-            (old,) = re.findall(f"<!-- walk: {name} -->.*?<!-- end -->", page, re.DOTALL)
-            page = page.replace(old, text)
-    if options.write:
-        PAGE.write_text(page, encoding="utf-8")
+        print(f"{name}:\n\n{as_list(options.root, walked, functions=options.functions)}")
 
 
 if __name__ == "__main__":
