@@ -21,6 +21,7 @@ from tests.helpers.commands import succeed
 from tests.helpers.dry_run import JSON_KEYS, table_rows
 
 needs_libtpu = pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="libtpu is not installed")
+DROPOUT = ("--model.dropout-rate", "0.1")  # which the config does without
 TINY = ("--config", "configs/tiny.toml", "--dry-run", "--devices.topology", "v5e:1x1")
 TOPOLOGIES = {
     "v5e:16x16": (256, "TPU v5 lite", 63),
@@ -72,7 +73,8 @@ def test_training_step_is_compiled_for_v5e(run, tmp_path):
     least = config.rows_per_batch * training_flops(config.model, 2500, 64, 64)
     figures = []
     for topology in ("v5e:1x1", "v5e:2x4"):
-        done = succeed(run, "train", *TINY[:4], topology, "--json", tmp_path / "f.json", process=True)
+        options = (*TINY[:4], topology, *DROPOUT, "--json", tmp_path / "f.json")
+        done = succeed(run, "train", *options, process=True)
         assert done.stderr == ""  # libtpu is silent
         figures.append(json.loads((tmp_path / "f.json").read_text()))
         assert figures[-1]["compiled_for"] == topology
@@ -80,7 +82,7 @@ def test_training_step_is_compiled_for_v5e(run, tmp_path):
     assert set(one) == JSON_KEYS | {"other_attention"}
     assert set(one["other_attention"]) == JSON_KEYS
     assert (one["attention"], one["other_attention"]["attention"]) == ("plain", "fused")
-    assert one["other_attention"]["bytes_accessed"] != one["bytes_accessed"]
+    assert one["other_attention"]["bytes_accessed"] < one["bytes_accessed"]
     assert (one["fits"], one["device_memory_bytes"]) == (True, 16 * 2**30)
     assert least < one["flops"] < 1.5 * least
     assert one["flops"] / 8 < eight["flops"] < one["flops"] / 2  # each device updates all parameters

@@ -52,4 +52,4 @@ def test_bold_words_are_bold_in_the_translation(workdir):
     for line, (_, _, translation) in zip(translated, cases, strict=True):
         (bold,) = re.findall("<b>(.*?)</b>", line)
         right += bold.split("'")[-1] == translation  # with nothing else but an elided article
-    assert right >= 180  # 186 after `make train` (the recipe of 1,300 steps without dropout); more with dropout
+    assert right >= 190
