@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from lingua_flax.commands.evaluate import EvaluateCommand, read_lines_to_score, resolve_options
+from lingua_flax.commands.evaluate import EvaluateCommand, read_lines_to_score
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.figures import FORMATS, save_figure
 from lingua_flax.host.files import check_distinct_files, check_writable
@@ -67,7 +67,7 @@ Evaluations = Mapping[Path, EvaluateCommand]  # by workdir: how its splits, or -
 
 
 def read_options(argv: Sequence[str]) -> tuple[CompareCommand, Evaluations]:
-    """Parses the command line, as `commands.evaluate.read_options` does."""
+    """Parses the command line, as `EvaluateCommand.read` does."""
     given = parse(CompareCommand, argv, DESCRIPTION)
     config = read_workdir_config(Path(given["runs"][0]))
     sections = {"data": config.data, "evaluation": config.evaluation, "devices": config.devices.compute}
@@ -86,7 +86,7 @@ def read_options(argv: Sequence[str]) -> tuple[CompareCommand, Evaluations]:
     written = (options.csv_file, options.json_file, options.plot)
     check_distinct_files(read=(options.source, *options.reference), written=written)
     shared = {name: value for name, value in given.items() if name not in OWN}
-    return options, {workdir: resolve_options(shared | {"workdir": str(workdir)}) for workdir in workdirs}
+    return options, {workdir: EvaluateCommand.resolve(shared | {"workdir": str(workdir)}) for workdir in workdirs}
 
 
 def compare(argv: Sequence[str]) -> None:

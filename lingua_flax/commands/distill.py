@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lingua_flax.commands.translator_command import TranslatorCommand, open_translator
+from lingua_flax.commands.translator_command import TranslatorCommand, load_translator
 from lingua_flax.data.corpora.pair_files import format_of, json_keys
 from lingua_flax.data.text_files import encode_lines
 from lingua_flax.host.digests import json_digest
@@ -49,10 +49,12 @@ class DistillCommand(TranslatorCommand):
 def distill(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = DistillCommand.read(argv)
-    with open_translator(options, options.data.tagged_language) as (translator, _):
-        from lingua_flax.devices.processes import in_all_processes, on_first_process
+    from lingua_flax.devices.platform import computing  # late, so that invalid options are reported at once
+    from lingua_flax.devices.processes import in_all_processes, on_first_process
 
+    with computing(options.devices, options):
         on_first_process(functools.partial(_lock, options.output))
+        translator = load_translator(options, options.data.tagged_language)
         corpus = in_all_processes(functools.partial(_open_corpus, options, translator.step))
         unfinished = UnfinishedOutput(options.output, _identity(translator, corpus.fingerprint, options))
         _translate(translator, corpus.split("train"), options, unfinished)

@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_distinct_files, check_writable
 from lingua_flax.host.terminal import progress_bar
 from lingua_flax.options import schema
-from lingua_flax.options.command_line import Flag, Given, build, check_languages, parse, refuse
+from lingua_flax.options.command_line import Flag, Given, check_languages, refuse
 from lingua_flax.options.config_files import read_workdir_config, with_absolute_paths
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class EvaluateCommand(TranslatorCommand):
-    """Options of the command evaluate."""
+    """Translates a split of the run's corpus, or any text file, and scores the translations with sacreBLEU."""
 
     split: str = "test"
     """Split of the run's corpus to translate and score."""
@@ -57,34 +57,26 @@ class EvaluateCommand(TranslatorCommand):
     data: schema.DataConfig = schema.DataConfig()
     evaluation: schema.EvaluationConfig = schema.EvaluationConfig()
 
+    @classmethod
+    def resolve(cls, given: Given) -> Self:
+        options = super().resolve(given)
+        return options.model_copy(update={"data": with_absolute_paths(options.data)})
 
-DESCRIPTION = "Translates a split of the run's corpus, or any text file, and scores the translations with sacreBLEU."
-
-
-def read_options(argv: Sequence[str]) -> EvaluateCommand:
-    """Parses the command line; raises UserError if options are invalid or do not agree, and SystemExit after --help."""
-    return resolve_options(parse(EvaluateCommand, argv, DESCRIPTION))
-
-
-def resolve_options(given: Given) -> EvaluateCommand:
-    """Returns the options given, over those of the workdir's config; raises UserError as `read_options` does."""
-    options = build(EvaluateCommand, given, **EvaluateCommand.defaults(given))
-    options = options.model_copy(update={"data": with_absolute_paths(options.data)})
-    if bool(options.reference) != (options.source is not None and format_of(options.source) == "lines"):
-        both = "files with the same number of lines; a .tsv or .jsonl file holds both sides"
-        raise UserError(f"--source and --reference go together: {both}")
-    if options.source:
-        refuse(given, ["split"], "with --source; leave it out")
-    check_languages(options.data, read_workdir_config(options.workdir).data, options.workdir)
-    if options.score:
-        if len(options.reference) > 1:
-            raise UserError("--score takes one --reference: it writes one log-probability per line")
-        decoding = (name for name in schema.DecodingOptions.model_fields if name != "batch_size")
-        of_translations = ["compare", "ter", "perturb", "evaluation.tokenize", *decoding]
-        refuse(given, of_translations, "with --score, which translates nothing")
-    written = (*output_files(options), options.json_file)
-    check_distinct_files(read=(options.source, *options.reference, options.compare), written=written)
-    return options
+    def check(self, given: Given) -> None:
+        if bool(self.reference) != (self.source is not None and format_of(self.source) == "lines"):
+            both = "files with the same number of lines; a .tsv or .jsonl file holds both sides"
+            raise UserError(f"--source and --reference go together: {both}")
+        if self.source:
+            refuse(given, ["split"], "with --source; leave it out")
+        check_languages(self.data, read_workdir_config(self.workdir).data, self.workdir)
+        if self.score:
+            if len(self.reference) > 1:
+                raise UserError("--score takes one --reference: it writes one log-probability per line")
+            decoding = (name for name in schema.DecodingOptions.model_fields if name != "batch_size")
+            of_translations = ["compare", "ter", "perturb", "evaluation.tokenize", *decoding]
+            refuse(given, of_translations, "with --score, which translates nothing")
+        written = (*output_files(self), self.json_file)
+        check_distinct_files(read=(self.source, *self.reference, self.compare), written=written)
 
 
 def output_files(options: EvaluateCommand) -> list[Path]:
@@ -204,7 +196,7 @@ def loaded(options: EvaluateCommand) -> Iterator[Translator]:
 
 def evaluate(argv: Sequence[str]) -> None:
     """Runs the command."""
-    options = read_options(argv)
+    options = EvaluateCommand.read(argv)
     with loaded(options) as translator:
         if options.score:
             score_references(translator, options)

@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lingua_flax.commands.evaluate import EvaluateCommand, loaded, resolve_options, score_translations
-from lingua_flax.commands.train import TrainCommand, config_in_workdir, saved_config, train_run, why_not_trainable
+from lingua_flax.commands.evaluate import EvaluateCommand, loaded, score_translations
+from lingua_flax.commands.train import TrainCommand, config_in_workdir, saved_config, why_not_trainable
 from lingua_flax.host.errors import Interrupted, UserError
 from lingua_flax.host.interruption import BorrowedSignals
+from lingua_flax.host.malloc import keep_freed_memory
 from lingua_flax.options.config_files import CONFIG_NAME, read_config, with_absolute_paths
 from lingua_flax.options.messages import all_fields, suggestion, validated
 from lingua_flax.options.schema import Config
+from lingua_flax.runs.workdir import Workdir
 
 if TYPE_CHECKING:
     from lingua_flax.training.progress import Progress
@@ -47,6 +49,9 @@ def train(
       RunError: the run failed, for example because its loss was repeatedly not finite.
       KeyboardInterrupt: after Ctrl-C; SIGTERM ends the process, both unless the program has handlers of its own.
     """
+    keep_freed_memory()
+    from lingua_flax.training import trainer
+
     workdir, interruption, failures = Path(workdir), BorrowedSignals(), list[BaseException]()
     resolved = _resolved(config, workdir)
 
@@ -59,7 +64,7 @@ def train(
                 interruption.signal_number = signal.SIGINT  # stops the run as Ctrl-C does, in all of its processes
 
     try:
-        run = train_run(resolved, workdir, interruption, tell)
+        run = trainer.train(resolved, Workdir(workdir), interruption, tell)
     except Interrupted as interrupted:
         if failures:
             raise failures[0] from None
@@ -103,6 +108,6 @@ def evaluate(workdir: str | Path, split: str = "test", **options: Any) -> dict[s
         raise UserError(f"unknown option {unknown}{suggestion(unknown, EvaluateCommand)}")
     if isinstance(given.get("reference"), str | Path):
         given["reference"] = [given["reference"]]
-    command = resolve_options(given)
+    command = EvaluateCommand.resolve(given)
     with loaded(command) as translator:
         return score_translations(translator, command)[-1]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_writable
-from lingua_flax.host.interruption import Interruption, interruption
+from lingua_flax.host.interruption import interruption
 from lingua_flax.host.malloc import keep_freed_memory
 from lingua_flax.options.command_line import Flag, build_with_config, parse, required_workdir
 from lingua_flax.options.config_files import (
@@ -24,10 +24,6 @@ from lingua_flax.options.config_files import (
 )
 from lingua_flax.options.schema import Config, PositiveFloat, ProcessOptions
 from lingua_flax.runs.workdir import Workdir
-
-if TYPE_CHECKING:
-    from lingua_flax.training.recorder import OnMetrics
-    from lingua_flax.training.trainer import Trainer
 
 
 class TrainCommand(Config, ProcessOptions):
@@ -119,12 +115,14 @@ def train(argv: Sequence[str]) -> None:
         report_data(config, workdir)
         return
     assert workdir  # resolve_config requires it for training
+    keep_freed_memory()
     if finished := why_not_trainable(workdir):
         print(finished)
         return
-    run = train_run(config, workdir, interruption, processes=command)
     from lingua_flax.devices.processes import is_first_process
+    from lingua_flax.training import trainer
 
+    run = trainer.train(config, Workdir(workdir), interruption, processes=command)
     if is_first_process():
         run.show()
 
@@ -142,17 +140,3 @@ def why_not_trainable(workdir: Path) -> str | None:
         return f"{workdir}: finished: it holds the network alone. {begin}"
     files.check_creatable()
     return None
-
-
-def train_run(
-    config: Config,
-    workdir: Path,
-    interruption: Interruption,
-    on_metrics: OnMetrics = lambda line: None,
-    processes: ProcessOptions = ProcessOptions(),
-) -> Trainer:
-    """Trains the run of a resolved config, new or resumed, to its end; see `training.trainer.train`."""
-    keep_freed_memory()
-    from lingua_flax.training import trainer
-
-    return trainer.train(config, Workdir(workdir), interruption, on_metrics, processes)

@@ -60,11 +60,16 @@ def open_translator(
 
     Devices and processes are set up for the block; `only_one` as in `computing`.
     """
-    # Imported here so that invalid options are reported at once.
-    from lingua_flax.devices.platform import computing
+    from lingua_flax.devices.platform import computing  # late, so that invalid options are reported at once
+
+    with computing(options.devices, options, only_one) as compilations:
+        yield load_translator(options, language), compilations
+
+
+def load_translator(options: TranslatorCommand, language: str | None) -> Translator:
+    """Returns the translator of a command into a language, once devices and processes are set up."""
     from lingua_flax.devices.processes import in_all_processes
     from lingua_flax.translation.translator import Translator
 
     networks = (options.workdir, options.checkpoint, options.devices, language, options.ensemble)
-    with computing(options.devices, options, only_one) as compilations:
-        yield in_all_processes(lambda: options.prepared(Translator.load(*networks))), compilations
+    return in_all_processes(lambda: options.prepared(Translator.load(*networks)))

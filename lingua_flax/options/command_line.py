@@ -36,7 +36,11 @@ class Command(Section):
 
         Raises UserError if one is invalid, and SystemExit after --help or --version.
         """
-        given = parse(cls, argv, cls.__doc__ or "")
+        return cls.resolve(parse(cls, argv, cls.__doc__ or ""))
+
+    @classmethod
+    def resolve(cls, given: Given) -> Self:
+        """Returns the options given, over the defaults; raises UserError as `read` does."""
         options = build(cls, given, **cls.defaults(given))
         options.check(given)
         return options

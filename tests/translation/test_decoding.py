@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lingua_flax.commands import evaluate
+from lingua_flax.commands.evaluate import EvaluateCommand
 from lingua_flax.commands.translate import CHUNK, TranslateCommand
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.host.errors import UserError
@@ -146,10 +146,10 @@ def test_lines_that_are_too_long_are_translated_in_parts(trained, translator, ru
         (TranslateCommand.read, "--attention maps.gif", "maps.gif: the name must end in .json or .png"),
         (TranslateCommand.read, "--positions table.png --output a", "--output has no effect with --positions"),
         (TranslateCommand.read, "--input page.htm --json-lines", "--json-lines has no effect with HTML"),
-        (evaluate.read_options, "--data.target-language de", "translates from en to fr"),
-        (evaluate.read_options, "--score --beam-size 1", "--beam-size has no effect with --score"),
-        (evaluate.read_options, "--source a --reference a --split test", "--split has no effect"),
-        (evaluate.read_options, "--output o.txt --json o.source.txt", "o.source.txt: would be used twice"),
+        (EvaluateCommand.read, "--data.target-language de", "translates from en to fr"),
+        (EvaluateCommand.read, "--score --beam-size 1", "--beam-size has no effect with --score"),
+        (EvaluateCommand.read, "--source a --reference a --split test", "--split has no effect"),
+        (EvaluateCommand.read, "--output o.txt --json o.source.txt", "o.source.txt: would be used twice"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_before_anything_is_loaded(trained, read, options, message):
