@@ -106,12 +106,3 @@ class Plan(NamedTuple):
         early = ", stopped early" if progress.step < self.num_steps else ""
         best = f", best validation {progress.best} at step {progress.best_step}" if progress.best else ""
         return f"{self.steps_taken(progress)} steps{early}{best}"
-
-    def results(self, progress: Progress, bleu_description: str) -> dict[str, str]:
-        """Returns what the run has come to, in words, by name; the description says how its BLEU is computed."""
-        rows = {"steps": self.steps_taken(progress), "training time": f"{progress.seconds / 60:.1f} minutes"}
-        if progress.best_step:
-            measure, value = progress.best.split()
-            how = f" ({bleu_description})" if measure == "BLEU" and bleu_description else ""
-            rows[f"best validation {measure}"] = f"{value} at step {progress.best_step:,}{how}"
-        return rows

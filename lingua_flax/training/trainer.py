@@ -6,9 +6,9 @@ import contextlib
 import logging
 import threading
 import time
-from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from lingua_flax.data.corpora.held_out_splits import held_out_sources
 from lingua_flax.data.training_batches import TrainingBatch
@@ -72,7 +72,7 @@ def _prepare(config: Config, workdir: Workdir) -> tuple[Preparation, ValidationS
     """Returns what the run needs; nothing has been written to the workdir yet."""
     on_first_process(workdir.lock)
 
-    def prepared_with_mesh() -> Any:
+    def prepared_with_mesh() -> tuple[Preparation, ValidationSet, Mesh]:
         mesh = make_mesh(config.devices.mesh)
         check_divides(mesh, config)  # before a corpus is prepared
         fast_attention(config, mesh)  # likewise, to refuse an attention that these devices cannot compute
@@ -275,9 +275,20 @@ class Trainer:
             summary = self.plan.summary(self.progress)
             print(f"{self._workdir.path}: finished: {summary}. Evaluate it with lingua-flax evaluate.")
         else:
-            state, bleu = self.learner.state, self._validation_set.bleu_description if self._validation_set else ""
-            results = self.plan.results(self.progress, bleu)
-            results["epochs"] = f"{self._epochs():.1f}"
-            results["parameters"] = f"{sum(leaf.size for leaf in jax.tree.leaves(state.params)):,}"
-            results["steps skipped"] = f"{int(state.skipped)}"  # replicated: a process that was stopped need not answer
-            show_table(str(self._workdir.path), results)
+            show_table(str(self._workdir.path), self._results())
+
+    def _results(self) -> dict[str, str]:
+        """Returns what the run has come to, in words, by name."""
+        progress, state = self.progress, self.learner.state
+        rows = {
+            "steps": self.plan.steps_taken(progress),
+            "epochs": f"{self._epochs():.1f}",
+            "training time": f"{progress.seconds / 60:.1f} minutes",
+            "parameters": f"{sum(leaf.size for leaf in jax.tree.leaves(state.params)):,}",
+            "steps skipped": f"{int(state.skipped)}",  # replicated: a process that was stopped need not answer
+        }
+        if progress.best_step:
+            measure, value = progress.best.split()
+            how = f" ({self._validation_set.bleu_description})" if measure == "BLEU" and self._validation_set else ""
+            rows[f"best validation {measure}"] = f"{value} at step {progress.best_step:,}{how}"
+        return rows
