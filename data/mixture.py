@@ -1,39 +1,45 @@
 """The training corpora of a run: the corpus of [data], and those of [[data.mixture]], which add training pairs."""
 
 import bisect
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from lingua_flax.data.corpora import open_corpus
 from lingua_flax.data.corpora.corpus import Corpus, Pair, PairSource
+from lingua_flax.data.tokenizer import MIXTURE_TAG, Tokenizer, language_tag
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DataConfig, MixtureConfig
 
 
 @dataclass(frozen=True)
 class TrainingCorpus:
-    """A corpus to train on, and the config section that specifies it, such as data or data.mixture.0.
+    """A corpus to train on; its share of the pairs drawn is in proportion to the weights of all corpora.
 
-    Its share of the pairs drawn is in proportion to the weights of all corpora; `tag_source` stands for MIXTURE_TAG.
+    Each of its sources begins with the `tags`. `prefix` begins a message about it: "" if there is no other corpus.
     """
 
-    option: str
     corpus: Corpus
     weight: float
-    tag_source: bool = False
+    tags: tuple[str, ...]
+    prefix: str
 
     @property
     def pairs(self) -> PairSource:
         """The training pairs."""
         return self.corpus.split("train")
 
+    def tagged(self, tokenizer: Tokenizer) -> Tokenizer:
+        """Returns a tokenizer with the tags; raises UserError if it has no such tag."""
+        return functools.reduce(Tokenizer.with_source_tag, self.tags, tokenizer)
+
 
 def open_training_corpora(config: DataConfig) -> list[TrainingCorpus]:
     """Opens the corpus of [data], which comes first, and those of its mixture; raises the errors of `open_corpus`."""
-    corpora = [TrainingCorpus("data", open_corpus(config), config.weight)]
+    main = open_corpus(config)
+    corpora = [_training_corpus("data", main, config, config)]
     for number, entry in enumerate(config.mixture):
         option = f"data.mixture.{number}"
         entry_config = _entry_config(entry, config)
@@ -42,26 +48,30 @@ def open_training_corpora(config: DataConfig) -> list[TrainingCorpus]:
         except UserError as error:
             fields = "|".join(MixtureConfig.model_fields)
             raise UserError(re.sub(rf"\bdata\.(?=(?:{fields})\b)", f"{option}.", str(error))) from error
-        if _train_files(entry_config) == _train_files(config):
-            _check_held_out(option, corpus, corpora[0].corpus)
-        corpora.append(TrainingCorpus(option, corpus, entry.weight, entry.tag_source))
+        if main.held_out and _training_pairs(entry_config, corpus) == _training_pairs(config, main):
+            remedy = "choose another corpus"
+            if main.is_of_user:
+                remedy = f"set {' and '.join(f'data.{split}_source' for split in main.held_out)}"
+            fault = f"{option} has the training pairs of data, whose held-out pairs it would train on"
+            raise UserError(f"{fault}; {remedy}")
+        corpora.append(_training_corpus(option, corpus, entry, config))
     return corpora
 
 
-def _check_held_out(option: str, corpus: Corpus, main: Corpus) -> None:
-    """Raises UserError if an entry with the same files, if any, would train on pairs that are held out of [data]."""
-    languages, others = ({side.source_language, side.target_language} for side in (corpus, main))
-    is_same = corpus.name == main.name and (main.name == "text" or languages == others)
-    if is_same and main.held_out:
-        remedy = "choose another corpus"
-        if main.name == "text":
-            remedy = f"set {' and '.join(f'data.{split}_source' for split in main.held_out)}"
-        raise UserError(f"{option} has the training pairs of data, whose held-out pairs it would train on; {remedy}")
+def _training_corpus(
+    option: str, corpus: Corpus, entry: DataConfig | MixtureConfig, config: DataConfig
+) -> TrainingCorpus:
+    prefix = f"{option}, {corpus.name} {corpus.source_language}-{corpus.target_language}: " if config.mixture else ""
+    tags = [language_tag(corpus.target_language)] if config.tag_target else []
+    if isinstance(entry, MixtureConfig) and entry.tag_source:
+        tags.append(MIXTURE_TAG)
+    return TrainingCorpus(corpus, entry.weight, tuple(tags), prefix)
 
 
-def _train_files(config: DataConfig) -> set[Path]:
-    """Returns the training files of a text corpus; a corpus of another kind has none."""
-    return {path.expanduser().resolve() for path in (config.train_source, config.train_target) if path}
+def _training_pairs(config: DataConfig, corpus: Corpus) -> object:
+    """Returns what identifies the training pairs of a corpus in either direction: its files, or name and languages."""
+    files = {path.expanduser().resolve() for path in (config.train_source, config.train_target) if path}
+    return files or (corpus.name, {corpus.source_language, corpus.target_language})
 
 
 def _entry_config(entry: MixtureConfig, config: DataConfig) -> DataConfig:

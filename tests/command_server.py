@@ -36,7 +36,6 @@ PRELOADED = [
     "lingua_flax.evaluation.comparison",
     "lingua_flax.evaluation.evaluate",
     "matplotlib.figure",
-    "lingua_flax.training.reports.data_report",
     "lingua_flax.training.reports.dry_run",
     "tensorboardX.event_file_writer",
     "lingua_flax.training.trainer",

@@ -54,6 +54,7 @@ class Corpus:
       held_out: the splits whose pairs were held out of the given training pairs.
       held_out_by_target: whether their targets are the sources that another run, in the other direction, held out.
       find_readings: set if lines 2i and 2i + 1 of the split "contrast" are a contrast pair.
+      is_of_user: whether its files are the user's own, so that they may have any fault, and others can be given.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Corpus:
     held_out: tuple[str, ...] = ()
     held_out_by_target: bool = False
     find_readings: FindReadings | None = None
+    is_of_user: bool = False
 
     def split(self, name: str) -> PairSource:
         """Returns the split with this name; raises UserError if the corpus has none."""

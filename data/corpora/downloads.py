@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,18 @@ from lingua_flax.host.errors import UserError
 
 _WAIT_SECONDS = (3, 60)  # for a connection, and for the next bytes
 _CHUNK_BYTES = 1 << 20
-_is_offline = ContextVar("is_offline", default=False)
+_is_offline = False  # in all threads: TFDS downloads in threads of its own
 
 
 @contextmanager
 def offline() -> Iterator[None]:
     """Makes every download fail at once, for a caller that can do without a corpus that is not on this machine."""
-    token = _is_offline.set(True)
+    global _is_offline
+    before, _is_offline = _is_offline, True
     try:
         yield
     finally:
-        _is_offline.reset(token)
+        _is_offline = before
 
 
 class DownloadFailedError(Exception):
@@ -40,7 +40,7 @@ class Session(requests.Session):
 
     def request(self, method: Any, url: Any, *arguments: Any, **options: Any) -> requests.Response:
         """Sends a request; raises DownloadFailedError if there is no connection or the status is not 200."""
-        if _is_offline.get():
+        if _is_offline:
             raise DownloadFailedError("it is not on this machine", url)
         try:
             response = super().request(method, url, *arguments, **{"timeout": _WAIT_SECONDS, **options})

@@ -3,6 +3,7 @@
 Each file is read twice, once for the SHA-256 that identifies the prepared copy and once to store its pairs.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -27,7 +28,8 @@ def open_text(config: DataConfig, *, train_only: bool = False) -> Corpus:
         write_splits(folder, pairs, hold_out=not train_only, held_out_file=config.held_out, describe=describe)
 
     contents = [(split, [(format_of(path), sha256(path)) for path in paths]) for split, paths in files.items()]
-    return open_prepared(config, "text", [contents, train_only], write)
+    corpus = open_prepared(config, "text", [contents, train_only], write)
+    return dataclasses.replace(corpus, is_of_user=True)
 
 
 def _files(config: DataConfig) -> Mapping[str, tuple[Path, ...]]:

@@ -33,11 +33,9 @@ class TrainCommand(Config, ProcessOptions):
     """Folder of the run, required; created if it does not exist. If it has checkpoints, the run is resumed."""
     config: Path | None = None
     """TOML file with the options that differ from the defaults; not needed if the workdir already has a config."""
-    inspect_data: Flag = False
-    """Train nothing: report the contents of the corpus in tables and a picture (inspection.png); needs no --workdir."""
     dry_run: Flag = False
-    """Train nothing: report parameters, operations, memory on each device of the mesh, and the length of the run; needs
-    neither the devices nor --workdir."""
+    """Train nothing: report parameters, operations, memory on each device of the mesh, what training would say about
+    the data, and the length of the run; needs neither the devices nor --workdir."""
     tokens_per_second: PositiveFloat | None = None
     """With --dry-run: real target tokens per second, as reported by a run, to estimate the training time."""
     json_file: Annotated[Path | None, Field(alias="json")] = None
@@ -49,8 +47,6 @@ class TrainCommand(Config, ProcessOptions):
         for option, value in (own | {"devices.topology": self.devices.topology}).items():
             if value and not self.dry_run:
                 raise UserError(f"{option} has no effect without --dry-run")
-        if self.inspect_data and self.dry_run:
-            raise UserError("--inspect-data and --dry-run are mutually exclusive; give only one of them")
 
 
 def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
@@ -61,14 +57,13 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
     after --help.
     """
     given = parse(TrainCommand, argv, TRAIN_HELP)
-    report = next((option for option, name in REPORTS.items() if name in given), None)
-    workdir = required_workdir(given) if given.get("workdir") or not report else None
+    workdir = required_workdir(given) if given.get("workdir") or "dry_run" not in given else None
     saved = saved_config(workdir) if workdir else None
     base = read_config(Path(given["config"])) if given.get("config") else saved
     config, command = build_with_config(TrainCommand, given, base or Config())
     command.check()
     if not base:
-        missing = f"{workdir} has no {CONFIG_NAME} yet" if workdir else f"{report} needs a config"
+        missing = f"{workdir} has no {CONFIG_NAME} yet" if workdir else "--dry-run needs a config"
         raise UserError(f"{missing}: give one with --config, for example --config tiny")
     return config_in_workdir(config, saved, workdir), command
 
@@ -91,7 +86,6 @@ def config_in_workdir(config: Config, saved: Config | None, workdir: Path | None
     return config
 
 
-REPORTS = {"--inspect-data": "inspect_data", "--dry-run": "dry_run"}  # they replace training
 TRAIN_HELP = "Trains a translator; the same command on a workdir with checkpoints resumes from the newest one."
 
 
@@ -108,11 +102,6 @@ def train(argv: Sequence[str]) -> None:
         if command.json_file:
             check_writable(command.json_file)
         show_dry_run(config, workdir, command.tokens_per_second, command.json_file)
-        return
-    if command.inspect_data:
-        from lingua_flax.training.reports.data_report import report_data
-
-        report_data(config, workdir)
         return
     assert workdir  # resolve_config requires it for training
     keep_freed_memory()

@@ -113,8 +113,8 @@ class Recorder:
         if step >= self._warmup_steps and gap < MIN_SHUFFLED_LOSS_GAP:
             log.warning(
                 "the loss is hardly worse with the sources shuffled: so far the model ignores the sentences that it "
-                "translates. If this persists, check that the two sides of the corpus are aligned (--inspect-data), "
-                "train longer, or lower optimizer.peak_lr"
+                "translates. If this persists, check that the two sides of the corpus are aligned (lingua-flax clean "
+                "--dry-run), train longer, or lower optimizer.peak_lr"
             )
         for sample in result.samples:
             for name, text in sample._asdict().items():

@@ -17,7 +17,7 @@ from ml_dtypes import bfloat16
 
 from lingua_flax.commands.export import ExportCommand, check_parity, lines_to_verify
 from lingua_flax.data.corpora import open_corpus
-from lingua_flax.data.corpora.downloads import offline
+from lingua_flax.data.corpora.downloads import Session, offline
 from lingua_flax.data.placeholders import PLACEHOLDERS
 from lingua_flax.export.parity import Parity, compare, engine_of, lines_to_compare
 from lingua_flax.host.errors import RunError, UserError
@@ -108,6 +108,8 @@ def test_missing_corpus_is_reported_and_the_export_written(trained, run, tmp_pat
     config = DataConfig(name="multi30k", target_language="de", cache_directory=tmp_path)
     with offline(), pytest.raises(UserError, match=r"multi30k could not be downloaded .*not on this machine"):
         open_corpus(config)
+    with offline(), ThreadPoolExecutor(1) as thread:  # as TFDS downloads
+        assert thread.submit(Session().get, "http://localhost/").exception().reason == "it is not on this machine"
 
 
 def test_lines_to_compare_are_of_the_source_of_the_export_and_plain(toy, tmp_path):

@@ -9,7 +9,7 @@ from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.model.flops import forward_flops, training_flops
 from lingua_flax.model.transformer import structure
 from lingua_flax.options.config_files import read_config
-from lingua_flax.options.schema import Config, MeshConfig, ModelConfig
+from lingua_flax.options.schema import MeshConfig, ModelConfig
 from lingua_flax.training import device_memory
 from lingua_flax.training.device_memory import compile_step, format_bytes, memory_between_steps
 from lingua_flax.training.reports import dry_run
@@ -106,6 +106,7 @@ def test_dry_run_simulates_devices_that_are_not_available(toy, run, tmp_path):
     options = [*mesh, "--tokenizer.vocab-size", 48, "--training.ema-decay", 0.9, "--tokens-per-second", 20]
     options += ["--devices.platform", "tpu", "--json", "figures.json"]
     done = succeed(run, "train", "--config", toy, "--dry-run", *options, cwd=tmp_path, process=True)
+    assert "the data were not checked: tokenizer.vocab_size 48 is larger than the corpus supports" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"]
     shown, size = table_rows(done.stdout), TOY_SIZE + 3 * WIDTH
     assert shown["total"] == f"{size:,}"
@@ -127,14 +128,24 @@ def test_dry_run_simulates_devices_that_are_not_available(toy, run, tmp_path):
     assert 4 * 4 * on_each < figures["argument_bytes"] < 4 * 4 * on_each + 5e3  # and the batch
 
 
-def test_size_and_length_are_those_of_the_tokenizer_and_the_measured_tokens_of_a_workdir(trained, monkeypatch, capsys):
-    """A given tokenizer may have another vocabulary size than the config; the tokens of a run are in its metrics."""
+@pytest.fixture
+def dry_run_of(trained, monkeypatch, capsys):
+    """Returns a function that returns the names and values in the tables of the trained run, with other options."""
     step = CompiledStep("2 x gpu", "plain", {"data": 2}, "float32", {"parameters": 12_345_678_901}, None)
     monkeypatch.setattr(dry_run, "compiled_steps", lambda config, sizes: [step])
-    config = read_config(trained[0] / "config.toml")
-    config = config.model_copy(update={"tokenizer": config.tokenizer.model_copy(update={"vocab_size": 99})})
-    dry_run.show_dry_run(config, trained[0], 10, None)
-    shown = table_rows(capsys.readouterr().out)
+
+    def run(tokens_per_second=None, **options):
+        config = read_config(trained[0] / "config.toml")
+        changed = {name: getattr(config, name).model_copy(update=section) for name, section in options.items()}
+        dry_run.show_dry_run(config.model_copy(update=changed), trained[0], tokens_per_second, None)
+        return table_rows(capsys.readouterr().out)
+
+    return run
+
+
+def test_size_and_length_are_those_of_the_tokenizer_and_the_measured_tokens_of_a_workdir(trained, dry_run_of):
+    """A given tokenizer may have another vocabulary size than the config; the tokens of a run are in its metrics."""
+    shown = dry_run_of(10, tokenizer={"vocab_size": 99})
     assert shown["embedding of source, target and output"] == f"{45 * WIDTH:,}"
     assert shown["in all"] == "12.3 GB"
     tokens = [line["tokens"] for line in metrics(trained[0]) if "tokens" in line]
@@ -142,13 +153,22 @@ def test_size_and_length_are_those_of_the_tokenizer_and_the_measured_tokens_of_a
     share = sum(tokens) / (240 * 512)
     assert share < 0.995
     assert shown["real tokens"] == f"{share:.1%} of the target positions (metrics.jsonl)"
-    flops = training_flops(config.model, 45, 32, 32) / 32 * 10 / share
+    flops = training_flops(read_config(trained[0] / "config.toml").model, 45, 32, 32) / 32 * 10 / share
     assert shown["model FLOP/s"] == f"{flops / 2:.3g} on each device"
-    for length in ({"num_steps": 200}, {"num_steps": None, "num_epochs": 0.5}):
-        dry_run._show_length(Config.model_validate({"training": length}), 45, 1, None, None)
-    shown = table_rows(capsys.readouterr().out)
+
+
+def test_data_are_checked_and_epochs_become_steps_if_the_corpus_is_there(trained, dry_run_of, caplog, tmp_path):
+    caplog.set_level("INFO")
+    epoch = {"num_steps": None, "num_epochs": 1.0}
+    shown = dry_run_of(training=epoch)
+    assert "kept 700 of 700 pairs, 0 longer than 32 tokens; 99% have at most 7 and 26" in caplog.text
+    assert "sentences of test are also trained on" in caplog.text
+    assert int(shown["steps"]) == next(line["step"] for line in metrics(trained[0]) if line.get("epoch", 0) >= 1)
     assert shown["time"].startswith("give --tokens-per-second N")
-    assert shown["length"].startswith("0.5 epochs")
+    other = {"name": "multi30k", "target_language": "de", "cache_directory": tmp_path, **dict.fromkeys(FILES)}
+    for elsewhere in ({"data": other}, {"devices": {"topology": "v5e:1x1"}}):
+        assert dry_run_of(training=epoch, **elsewhere)["length"].startswith("1 epochs")
+    assert caplog.messages[-1].startswith("the data were not checked: multi30k could not be downloaded")
 
 
 @pytest.mark.slow

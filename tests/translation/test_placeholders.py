@@ -11,12 +11,13 @@ import pytest
 
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.data.subword_sampling import SubwordSampler
+from lingua_flax.data.tokenizer import load_tokenizer
 from lingua_flax.host.errors import UserError
 from lingua_flax.inspection.attention_maps import attention_maps
 from lingua_flax.inspection.interventions import inspect, inspection_of
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import ComputeConfig, DecodingOptions, TokenizerConfig
-from lingua_flax.training.preparation import open_with_tokenizer
+from lingua_flax.training.given_tokenizer import given_tokenizer
 from lingua_flax.translation.translator import PREFIX_UNUSED, TRANSLATED_AROUND, Translator
 from lingua_flax.translation.word_alignment import align_translations, word_links
 from tests.helpers.commands import succeed
@@ -136,8 +137,8 @@ def test_sampled_segmentations_are_possible_ones(translator):
 def test_placeholders_belong_to_the_tokenizer(placing, toy):
     def opened(placeholders):
         tokenizer = TokenizerConfig(model_file=placing / "tokenizer.model", placeholders=placeholders)
-        return open_with_tokenizer(read_config(toy).model_copy(update={"tokenizer": tokenizer}), None)[1]
+        return given_tokenizer(read_config(toy).model_copy(update={"tokenizer": tokenizer}), None)
 
-    assert len(opened(0).placeholders) == COUNT
+    assert len(load_tokenizer(opened(0)).placeholders) == COUNT
     with pytest.raises(UserError, match=f"tokenizer.placeholders must be {COUNT} with it, not 5"):
         opened(5)

@@ -1,6 +1,7 @@
 """The dry run: reports what a training run would need, without training."""
 
 import json
+import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -8,37 +9,48 @@ from pathlib import Path
 
 from rich.table import Table
 
+from lingua_flax.data.corpora.downloads import offline
+from lingua_flax.data.tokenizer import load_tokenizer
+from lingua_flax.data.training_data import open_training_data
 from lingua_flax.devices.topology import Chip, chip_in_topology
+from lingua_flax.host.errors import UserError
 from lingua_flax.host.terminal import print_table
 from lingua_flax.model.parameters import params_by_name
 from lingua_flax.model.transformer import Structure, structure
 from lingua_flax.options.schema import Config
 from lingua_flax.runs.workdir import Workdir
+from lingua_flax.training.data_checks import check_data
 from lingua_flax.training.device_memory import ACTIVATIONS, format_bytes
-from lingua_flax.training.preparation import vocab_sizes
+from lingua_flax.training.given_tokenizer import given_tokenizer
 from lingua_flax.training.recorder import show_table
 from lingua_flax.training.reports.compiled_step import CompiledStep, compiled_steps, model_flops
+from lingua_flax.training.schedule import steps_of_run
 
 # The share of target positions that hold a token, assumed for a run that has not begun: packing fills about 98% of the
 # positions on the longer side and fewer on the other (measured: docs/results/index.md).
 ASSUMED_REAL_TOKENS = 0.95
 ONLY_PRINTED = ("mesh", "dtype", "memory", "sent_bytes", "shortage")  # not in the JSON file
+log = logging.getLogger(__name__)
 
 
 def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float | None, json_file: Path | None) -> None:
     """Prints parameters, operations, memory on each device and length of a run, without training.
 
-    The tokenizer and the metrics in the workdir are used if there are any. The duration is estimated from
-    `tokens_per_second`, which counts real target tokens. Raises UserError if the config does not fit the mesh, and
-    RunError if the compiler failed.
+    Without devices.topology, logs what training would say about the data. The tokenizer and the metrics in the workdir
+    are used if there are any. The duration is estimated from `tokens_per_second`, which counts real target tokens.
+    Raises UserError if the config does not fit the mesh, and RunError if the compiler failed.
     """
-    sizes = vocab_sizes(config, workdir)
+    files = given_tokenizer(config, workdir)
+    tokenizer, size = load_tokenizer(files) if files else None, config.tokenizer.vocab_size
+    sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size) if tokenizer else (size, size)
     step, *others = compiled_steps(config, sizes)
     _show_parameters(config, structure(config.model, *sizes))
     _show_step(config, sizes[1])
     _show_memory(step)
     if config.devices.topology:
         _show_min_times([step, *others], chip_in_topology(config.devices.topology))
+    else:  # with a topology, the run is planned for another machine
+        config = _with_steps(config, files)
     _show_length(config, sizes[1], math.prod(step.mesh.values()), workdir, tokens_per_second)
     if json_file:
         kept = [name for name in CompiledStep._fields if name not in ONLY_PRINTED]
@@ -128,6 +140,19 @@ def _min_times(step: CompiledStep, chip: Chip) -> dict[str, str]:
     if step.kernels:
         rows["kernels"] = f"{step.kernels:,}"
     return rows | {"compiled in": f"{step.compile_seconds:.0f} s"}
+
+
+def _with_steps(config: Config, tokenizer_files: Sequence[Path]) -> Config:
+    """Checks the data as training does, if they are on this machine; returns the config with steps for its epochs."""
+    try:
+        with offline():
+            data = open_training_data(config, tokenizer_files)
+    except UserError as error:
+        log.warning("the data were not checked: %s", error)
+        return config
+    check_data(data)
+    steps = {"num_steps": steps_of_run(config, data), "num_epochs": None}
+    return config.model_copy(update={"training": config.training.model_copy(update=steps)})
 
 
 def _show_length(

@@ -1,0 +1,52 @@
+"""The tokenizer that a run need not train: that of its workdir, that of its config, or that of another run."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from lingua_flax.data.tokenizer import load_tokenizer, model_paths
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.config_files import CONFIG_NAME, read_workdir_config
+from lingua_flax.options.schema import Config, TokenizerConfig
+
+log = logging.getLogger(__name__)
+
+
+def given_tokenizer(config: Config, workdir: Path | None) -> Sequence[Path]:
+    """Returns the files of the existing tokenizer: in the workdir, tokenizer.model_file, or in training.init_from.
+
+    That in a workdir without a config, which is written after it, may be that of another run, which was killed. Raises
+    UserError if the files are none, or do not agree with the config.
+    """
+    given, in_workdir = config.tokenizer.model_file, model_paths(workdir or Path(), joint=config.tokenizer.joint)
+    if workdir and all(path.exists() for path in [*in_workdir, workdir / CONFIG_NAME]):
+        if given and given.exists() and load_tokenizer([given]).fingerprint != load_tokenizer(in_workdir).fingerprint:
+            raise UserError(
+                f"tokenizer.model_file {given} is not the tokenizer that {workdir} was made with (the content "
+                f"differs); set it to {workdir}/tokenizer.model, or choose another --workdir"
+            )
+        return in_workdir
+    if given:
+        return _checked([given], config.tokenizer)
+    if origin := config.training.init_from:
+        return _checked(model_paths(origin, joint=read_workdir_config(origin).tokenizer.joint), config.tokenizer)
+    return []
+
+
+def _checked(paths: list[Path], wanted: TokenizerConfig) -> list[Path]:
+    """Returns the paths; warns of options that this tokenizer was not trained with, and raises UserError for some."""
+    from sentencepiece import sentencepiece_model_pb2 as proto  # slow to import, so only when needed
+
+    tokenizer = load_tokenizer(paths)
+    model = proto.ModelProto.FromString(tokenizer.target.serialized_model_proto())  # type: ignore[attr-defined]
+    spec, rules = model.trainer_spec, model.normalizer_spec.name.removesuffix("_cf")
+    theirs = {"joint": len(paths) == 1, "lowercase": tokenizer.lowercase, "placeholders": len(tokenizer.placeholders)}
+    theirs |= {"kind": spec.ModelType.Name(spec.model_type).lower(), "vocab_size": tokenizer.target_vocab_size}
+    theirs |= {"character_coverage": round(spec.character_coverage, 6), "byte_fallback": spec.byte_fallback}
+    unused = [name for name, value in (theirs | {"normalization": rules}).items() if value != getattr(wanted, name)]
+    for name in unused:
+        if name in ("joint", "lowercase") or (name == "placeholders" and wanted.placeholders):
+            raise UserError(f"{paths[0]}: tokenizer.{name} must be {theirs[name]} with it, not {getattr(wanted, name)}")
+    if unused:
+        log.warning("the tokenizer is %s, so this run's tokenizer.%s has no effect", paths[0], ", ".join(unused))
+    return paths
