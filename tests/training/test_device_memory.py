@@ -9,7 +9,7 @@ from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.model.flops import forward_flops, training_flops
 from lingua_flax.model.transformer import structure
 from lingua_flax.options.config_files import read_config
-from lingua_flax.options.schema import MeshConfig, ModelConfig
+from lingua_flax.options.schema import DataConfig, MeshConfig, ModelConfig
 from lingua_flax.training import device_memory
 from lingua_flax.training.device_memory import compile_step, format_bytes, memory_between_steps
 from lingua_flax.training.reports import dry_run
@@ -165,7 +165,7 @@ def test_data_are_checked_and_epochs_become_steps_if_the_corpus_is_there(trained
     assert "sentences of test are also trained on" in caplog.text
     assert int(shown["steps"]) == next(line["step"] for line in metrics(trained[0]) if line.get("epoch", 0) >= 1)
     assert shown["time"].startswith("give --tokens-per-second N")
-    other = {"name": "multi30k", "target_language": "de", "cache_directory": tmp_path, **dict.fromkeys(FILES)}
+    other = dict(DataConfig(name="multi30k", target_language="de", cache_directory=tmp_path))
     for elsewhere in ({"data": other}, {"devices": {"topology": "v5e:1x1"}}):
         assert dry_run_of(training=epoch, **elsewhere)["length"].startswith("1 epochs")
     assert caplog.messages[-1].startswith("the data were not checked: multi30k could not be downloaded")
