@@ -116,7 +116,7 @@ def test_training_warns_of_a_shift(succeed, multi30k, caplog, tmp_path):
     caplog.clear()
     prepare(read_config(config), tmp_path / "w")
     assert "misaligned" not in caplog.text
-    done = succeed("train", "--config", config, "--dry-run", cwd=tmp_path)
+    done = succeed("train", "--config", config, "--dry-run", cwd=tmp_path, process=True)
     assert "are misaligned: the source side is 1 line behind" in done.stderr
     assert "see lingua-flax clean" in done.stderr
 

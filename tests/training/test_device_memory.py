@@ -131,7 +131,8 @@ def test_dry_run_simulates_devices_that_are_not_available(toy, run, tmp_path):
 @pytest.fixture
 def dry_run_of(trained, monkeypatch, capsys):
     """Returns a function that returns the names and values in the tables of the trained run, with other options."""
-    step = CompiledStep("2 x gpu", "plain", {"data": 2}, "float32", {"parameters": 12_345_678_901}, None)
+    memory = {"parameters": 12_345_678_901}
+    step = CompiledStep("2 x gpu", "plain", {"data": 2}, "float32", memory, None, compile_seconds=1.0)
     monkeypatch.setattr(dry_run, "compiled_steps", lambda config, sizes: [step])
 
     def run(tokens_per_second=None, **options):
