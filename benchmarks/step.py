@@ -28,7 +28,7 @@ from lingua_flax.options.command_line import build_with_config, parse
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import Config
 from lingua_flax.training.device_memory import format_bytes
-from lingua_flax.training.kernels.fast_attention import fast_attention
+from lingua_flax.training.kernels.fused_attention import selected_attention
 from lingua_flax.training.state import initial_state, state_shardings
 from lingua_flax.training.step import make_train_step
 
@@ -59,8 +59,8 @@ def measure(config: Config, steps: int) -> str:
     set_up_compilation()
     mesh = make_mesh(config.devices.mesh, jax.devices())
     sizes = (config.tokenizer.vocab_size,) * 2
-    fast = fast_attention(config, mesh)
-    network = structure(config.model, *sizes, compute_precision(config.devices.precision, mesh), fast)
+    fused = selected_attention(config, mesh)
+    network = structure(config.model, *sizes, compute_precision(config.devices.precision, mesh), fused)
     shardings = state_shardings(network, config, mesh)
     key = jax.random.key(config.training.seed)
     state = jax.jit(lambda: initial_state(initial_params(config.model, *sizes, key), config), out_shardings=shardings)()
@@ -85,7 +85,7 @@ def measure(config: Config, steps: int) -> str:
     seconds = statistics.median(times)
     cells = [
         mesh.devices.flat[0].device_kind,
-        f"{config.model.embed_dim} wide, {rows} rows, attention: {fast or 'plain'}",
+        f"{config.model.embed_dim} wide, {rows} rows, attention: {fused or 'plain'}",
         f"{compile_seconds:.1f} s",
         format_bytes(memory.temp_size_in_bytes) if memory else "?",
         f"{1e3 * seconds:.2f} ms ({1e3 * min(times):.2f} to {1e3 * max(times):.2f})",

@@ -8,17 +8,18 @@ Shapes: B batch, S source (key) length, T target (query) length, D model width, 
 import functools
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from lingua_flax.model.dropout import Dropout
-from lingua_flax.model.key_value_cache import KeysValues
-from lingua_flax.model.masks import SegmentMask
+from lingua_flax.model.dropout import NO_DROPOUT, Dropout
+from lingua_flax.model.kv_cache import KVCache
+from lingua_flax.model.masks import Mask, SegmentMask
 from lingua_flax.model.parameters import linear
-from lingua_flax.model.positions import Rotation
+from lingua_flax.model.positions import RotaryEmbedding
 from lingua_flax.options.precision import FLOAT32, Precision
 from lingua_flax.options.schema import ModelConfig
 
@@ -29,7 +30,7 @@ def scaled_dot_product_attention(
     values: Float[Array, "B N S Hv"],
     mask: Bool[Array, "#B #N #T S"] | None = None,
     *,
-    dropout: Dropout | None = None,
+    dropout: Dropout = NO_DROPOUT,
     dropout_rate: float = 0.0,
 ) -> tuple[Float[Array, "B N T Hv"], Float[Array, "B N T S"]]:
     """Computes softmax(Q K^T / sqrt(H)) V (Vaswani et al. 2017, equation 1).
@@ -43,8 +44,8 @@ def scaled_dot_product_attention(
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
     weights = jax.nn.softmax(scores, axis=-1)
-    dropped = dropout(weights, dropout_rate) if dropout else weights
-    return jnp.einsum("bnts,bnsh->bnth", dropped.astype(values.dtype), values), weights
+    dropped = dropout(weights, dropout_rate).astype(values.dtype)
+    return jnp.einsum("bnts,bnsh->bnth", dropped, values), weights
 
 
 @jax.custom_vjp
@@ -65,38 +66,49 @@ def _scores_backward(operands: tuple[jax.Array, jax.Array], gradient: jax.Array)
 _scores.defvjp(_scores_forward, _scores_backward)
 
 
-# An attention implementation that does not expose its weights: (query [B, T, D], keys [B, S, D], values [B, S, D],
-# number of heads, mask) -> [B, T, D], with the N heads concatenated along D. It is part of the static network structure
-# by which compiled programs are looked up, so two instances that compute the same function must compare equal.
-FastAttention = Callable[[jax.Array, jax.Array, jax.Array, int, SegmentMask], jax.Array]
-Weights = Float[Array, "B N T S"] | None  # fast attention does not compute them
+# Fused attention, which does not expose its weights: (queries [B, N, T, H], keys [B, N, S, H], values [B, N, S, H],
+# mask) -> [B, N, T, H]. It is part of the static network structure by which compiled programs are looked up, so two
+# instances that compute the same function must compare equal.
+AttentionKernel = Callable[[jax.Array, jax.Array, jax.Array, SegmentMask], jax.Array]
+
+
+class AttentionResult(NamedTuple):
+    """What multi-head attention computes, for whoever uses it; fused attention computes no weights."""
+
+    output: Float[Array, "B T D"]
+    heads: Float[Array, "B T D"]  # what the heads compute, concatenated: the input of the output projection
+    weights: Float[Array, "B N T S"] | None  # float32
+    queries: Float[Array, "B N T H"]  # normalized and rotated, as the keys are
+    cache: KVCache
+    mask: Bool[Array, "#B #N #T S"] | None
 
 
 class MultiHeadAttention(nnx.Module):
     """Multi-head attention with bias-free projections (Vaswani et al. 2017, section 3.2.2).
 
-    It computes self-attention if `memory` is `x` itself, and cross-attention if `memory` is the encoder's output. Keys
-    and values can be projected once and attended to many times, as decoding does.
+    In self-attention, queries, keys and values are projected from the same vectors; in cross-attention, keys and values
+    are projected from the encoder's output, the memory.
 
     With `qk_norm`, each query and each key of a head is divided by its root mean square and multiplied by a learned
     scale of size H that all heads share, so that scores cannot grow with the projections and training tolerates a
-    higher learning rate. This is a variant of Henry et al. (2020), who learn a single number. Rotary positions are
+    higher learning rate. This is a variant of Henry et al. (2020), who learn a single number. Rotary embeddings are
     applied after this normalization.
     """
 
     def __init__(
         self,
         config: ModelConfig,
-        *,
-        is_cross: bool = False,
         precision: Precision = FLOAT32,
-        fast: FastAttention | None = None,
+        fused: AttentionKernel | None = None,
+        *,
         rngs: nnx.Rngs,
+        is_cross: bool = False,
     ):
-        """Creates the projections; `fast` replaces equation 1 whenever there is a mask, and applies no dropout."""
-        self.fast = fast
+        """Creates the projections; `fused` replaces equation 1 for segment masks, and applies no dropout."""
+        self.fused = fused
         self.num_heads = config.num_heads
         self.dropout_rate = config.attention_dropout_rate
+        self.is_rotary = config.rotary_cross_attention or not is_cross
         width, head_dim = config.embed_dim, config.embed_dim // config.num_heads
 
         def projection(input_axis: str, output_axis: str) -> nnx.Linear:
@@ -109,69 +121,53 @@ class MultiHeadAttention(nnx.Module):
             nnx.RMSNorm(head_dim, dtype=precision.activations, rngs=rngs) if normalizes else None for _ in range(2)
         )
 
-    def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        memory: Float[Array, "B S D"],
-        mask: SegmentMask | None = None,
-        rotation: Rotation | None = None,
-        memory_rotation: Rotation | None = None,
-        dropout: Dropout | None = None,
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B N T S"] | None]:
-        """Lets every position of `x` (the queries) attend to the positions of `memory` (the keys and values).
+    def project(
+        self, x: Float[Array, "B T D"], rotary: RotaryEmbedding | None = None
+    ) -> tuple[Float[Array, "B N T H"], KVCache]:
+        """Projects x to queries and to keys and values, for self-attention."""
+        # Gradients are added in the reverse order. Another order would change the last digits of training runs.
+        if self.fused:
+            return self.queries(x, rotary), self.keys_values(x, rotary)
+        cache = self.keys_values(x, rotary)
+        return self.queries(x, rotary), cache
 
-        Without a mask, every query may attend to every key. If positions are rotary, `rotation` is that of the queries
-        and `memory_rotation` that of the keys. The attention weights are None if fast attention is used.
-        """
-        if self.fast and mask:
-            query = self._normalize_and_rotate_merged(self.query(x), self.query_norm, rotation)
-            keys = self._normalize_and_rotate_merged(self.key(memory), self.key_norm, memory_rotation)
-            return self.output(self.fast(query, keys, self.value(memory), self.num_heads, mask)), None
-        dense_mask = mask.dense() if mask else None
-        return self.attend(x, self.keys_values(memory, memory_rotation), dense_mask, rotation, dropout)
-
-    def queries(self, x: Float[Array, "B T D"], rotation: Rotation | None = None) -> Float[Array, "B N T H"]:
+    def queries(self, x: Float[Array, "B T D"], rotary: RotaryEmbedding | None = None) -> Float[Array, "B N T H"]:
         """Projects x to queries."""
-        return _normalize_and_rotate(self._split_heads(self.query(x)), self.query_norm, rotation)
+        return self._heads(self.query(x), self.query_norm, rotary)
 
-    def keys_values(self, memory: Float[Array, "B S D"], rotation: Rotation | None = None) -> KeysValues:
-        """Projects memory to keys and values."""
-        keys = _normalize_and_rotate(self._split_heads(self.key(memory)), self.key_norm, rotation)
-        return KeysValues(jnp.swapaxes(keys, 2, 3), self._split_heads(self.value(memory)))
+    def keys_values(self, memory: Float[Array, "B S D"], rotary: RotaryEmbedding | None = None) -> KVCache:
+        """Projects memory to keys and values, which can be attended to many times, as decoding does."""
+        keys = self._heads(self.key(memory), self.key_norm, rotary)
+        return KVCache(jnp.swapaxes(keys, 2, 3), split_heads(self.value(memory), self.num_heads))
 
-    def attend(
-        self,
-        x: Float[Array, "B T D"],
-        memory: KeysValues,
-        mask: Bool[Array, "#B #N #T S"] | None = None,
-        rotation: Rotation | None = None,
-        dropout: Dropout | None = None,
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B N T S"]]:
-        """Computes `__call__` by equation 1, given keys and values that `keys_values` has projected already."""
-        query, keys = self.queries(x, rotation), jnp.swapaxes(memory.keys, 2, 3)
-        heads, weights = scaled_dot_product_attention(
-            query, keys, memory.values, mask, dropout=dropout, dropout_rate=self.dropout_rate
-        )
-        return self.output(merge_heads(heads)), weights
+    def __call__(
+        self, queries: Float[Array, "B N T H"], cache: KVCache, mask: Mask | None = None, dropout: Dropout = NO_DROPOUT
+    ) -> AttentionResult:
+        """Lets the queries attend to keys and values; without a mask, every query to every key."""
+        keys, dense = jnp.swapaxes(cache.keys, 2, 3), mask.dense() if isinstance(mask, SegmentMask) else mask
+        if self.fused and isinstance(mask, SegmentMask):
+            attended, weights = self.fused(queries, keys, cache.values, mask), None
+        else:
+            attended, weights = scaled_dot_product_attention(
+                queries, keys, cache.values, dense, dropout=dropout, dropout_rate=self.dropout_rate
+            )
+        heads = merge_heads(attended)
+        return AttentionResult(self.output(heads), heads, weights, queries, cache, dense)
 
-    def _split_heads(self, x: Float[Array, "B T D"]) -> Float[Array, "B N T H"]:
-        return jnp.swapaxes(x.reshape(*x.shape[:-1], self.num_heads, -1), 1, 2)
+    def _heads(
+        self, x: Float[Array, "B T D"], norm: nnx.RMSNorm | None, rotary: RotaryEmbedding | None
+    ) -> Float[Array, "B N T H"]:
+        """Splits projected queries or keys into heads, and normalizes and rotates these."""
+        heads = split_heads(x, self.num_heads)
+        heads = norm(heads) if norm else heads
+        return rotary.rotate(heads) if rotary and self.is_rotary else heads
 
-    def _normalize_and_rotate_merged(
-        self, x: Float[Array, "B T D"], norm: nnx.RMSNorm | None, rotation: Rotation | None
-    ) -> Float[Array, "B T D"]:
-        """Applies `_normalize_and_rotate` to queries or keys whose heads are concatenated along D."""
-        # If both are None, x is returned as it is, which avoids a change of its memory layout.
-        return merge_heads(_normalize_and_rotate(self._split_heads(x), norm, rotation)) if norm or rotation else x
+
+def split_heads(x: Float[Array, "B T D"], num_heads: int) -> Float[Array, "B N T H"]:
+    """Splits vectors into those of the heads, which are concatenated along D."""
+    return jnp.swapaxes(x.reshape(*x.shape[:-1], num_heads, -1), 1, 2)
 
 
 def merge_heads(heads: Float[Array, "B N T H"]) -> Float[Array, "B T D"]:
     """Concatenates the heads along D."""
     return jnp.swapaxes(heads, 1, 2).reshape(heads.shape[0], heads.shape[2], -1)
-
-
-def _normalize_and_rotate(
-    heads: Float[Array, "B N T H"], norm: nnx.RMSNorm | None, rotation: Rotation | None
-) -> Float[Array, "B N T H"]:
-    heads = norm(heads) if norm else heads
-    return rotation.rotate(heads) if rotation else heads

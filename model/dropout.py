@@ -13,20 +13,23 @@ class Dropout:
     cheaper on a CPU than JAX's default generator, and depends only on global indices, so sharding does not change it.
     """
 
-    def __init__(self, key: jax.Array):
-        """Takes a key that is unique to the training step and, if batches are accumulated, to the part of the batch."""
+    def __init__(self, key: jax.Array | None):
+        """Takes a key unique to the step and, if batches are accumulated, to the part; None if nothing is dropped."""
         self._key = key
         self._sites = 0
 
     def __call__(self, x: Float[Array, "*B"], rate: float) -> Float[Array, "*B"]:
         """Zeroes each element of x with probability `rate` and multiplies the others by 1 / (1 - rate)."""
-        if not rate:
+        if self._key is None or not rate:
             return x
         words = jax.random.bits(jax.random.fold_in(self._key, self._sites), (2,), jnp.uint32)
         self._sites += 1
         first_kept = min(round(rate * 2**32), 2**32 - 1)  # a rate just below 1 would be rounded to 1
         keep = murmur3(_flat_indices(x.shape), (words[0], words[1])) >= jnp.uint32(first_kept)
         return jnp.where(keep, x / (1.0 - rate), jnp.zeros_like(x))
+
+
+NO_DROPOUT = Dropout(None)
 
 
 def _flat_indices(shape: tuple[int, ...]) -> UInt32[Array, "..."]:

@@ -34,3 +34,6 @@ class SegmentMask(NamedTuple):
         """Returns the mask as an array."""
         mask = segment_mask(self.queries, self.keys)
         return mask & causal_mask(self.queries.shape[1]) if self.causal else mask
+
+
+Mask = SegmentMask | Bool[Array, "#B #N #T _"]

@@ -20,8 +20,8 @@ def sinusoidal_positions(length: int, embed_dim: int, base: float) -> Float[Arra
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(length, embed_dim)
 
 
-class Rotation(NamedTuple):
-    """Rotary position encoding: rotates each head at position t by t times the sinusoids' angular frequencies.
+class RotaryEmbedding(NamedTuple):
+    """Rotary position embedding: rotates each head at position t by t times the sinusoids' angular frequencies.
 
     See Su et al. (2021), section 3.2. The product of a rotated query and a rotated key depends only on the distance
     between their positions. Dimension i is paired with dimension i + H / 2, and the first H / 2 sines are negated.
@@ -31,8 +31,8 @@ class Rotation(NamedTuple):
     sines: Float[Array, "B 1 T H"]
 
     @classmethod
-    def at(cls, positions: Int[Array, "B T"], head_dim: int, base: float) -> Rotation:
-        """Returns the rotation for heads of width `head_dim`, which must be even."""
+    def at(cls, positions: Int[Array, "B T"], head_dim: int, base: float) -> RotaryEmbedding:
+        """Returns the embedding for heads of width `head_dim`, which must be even."""
         angles = _angles(positions, head_dim, base)[:, None]
         cosines, sines = jnp.cos(angles), jnp.sin(angles)
         return cls(jnp.concatenate([cosines, cosines], axis=-1), jnp.concatenate([-sines, sines], axis=-1))

@@ -1,7 +1,6 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017).
 
-Shapes: B batch, S source length, T target length, K beams, D model width, V target vocabulary size, N heads, H head
-width.
+Shapes: B batch, S source length, T target length, K beams, D model width, V target vocabulary size.
 """
 
 from __future__ import annotations
@@ -14,31 +13,32 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Float32, Int
 
-from lingua_flax.model.attention import FastAttention, Weights
-from lingua_flax.model.dropout import Dropout
-from lingua_flax.model.key_value_cache import KeysValues
-from lingua_flax.model.layers import DecoderLayer, EncoderLayer
+from lingua_flax.model.attention import AttentionKernel
+from lingua_flax.model.dropout import NO_DROPOUT, Dropout
+from lingua_flax.model.kv_cache import KVCache
+from lingua_flax.model.layers import AttentionSublayer, DecoderLayer, EncoderLayer
 from lingua_flax.model.lookup import lookup
 from lingua_flax.model.masks import SegmentMask
 from lingua_flax.model.parameters import axis_metadata, partition_specs
-from lingua_flax.model.positions import Rotation, sinusoidal_positions
+from lingua_flax.model.positions import RotaryEmbedding, sinusoidal_positions
 from lingua_flax.options.precision import FLOAT32, Precision
 from lingua_flax.options.schema import ModelConfig
 from lingua_flax.options.special_ids import PAD_ID
 
 
-class AttentionWeights(NamedTuple):
-    """The attention weights of a forward pass, one array per layer, float32; None if fast attention is used."""
+class AttentionSublayers(NamedTuple):
+    """What the attention sublayers of a forward pass computed, by layer."""
 
-    encoder: list[Weights]  # [B, N, S, S]
-    decoder: list[Weights]  # self-attention, [B, N, T, T]
-    cross: list[Weights]  # [B, N, T, S]
+    encoder: list[AttentionSublayer]
+    decoder: list[AttentionSublayer]  # self-attention
+    cross: list[AttentionSublayer]
+    memory: Float[Array, "B S D"]  # the encoder's output, from which cross-attention projects keys and values
 
 
-class Memory(NamedTuple):
-    """The encoded source as decoding needs it, computed once: cross-attention keys and values of each decoder layer."""
+class EncodedSource(NamedTuple):
+    """What decoding keeps of the encoder's output: the keys and values of each layer's cross-attention."""
 
-    caches: list[KeysValues]
+    caches: list[KVCache]
     mask: Bool[Array, "B 1 1 S"]  # True for the source positions that may be attended to
 
 
@@ -57,12 +57,12 @@ class Transformer(nnx.Module):
         target_vocab_size: int,
         *,
         precision: Precision = FLOAT32,
-        fast: FastAttention | None = None,
+        fused: AttentionKernel | None = None,
         rngs: nnx.Rngs,
     ):
         """Creates the network with float32 parameters, whatever the precision in which it computes.
 
-        Passes over whole rows use `fast`, if given, instead of equation 1, and then return no attention weights.
+        Passes over whole rows use `fused`, if given, instead of equation 1, and then return no attention weights.
         """
         self.config = config
         self.dtype, self.product_dtype = precision
@@ -71,25 +71,22 @@ class Transformer(nnx.Module):
         self.output_embedding = self._embedding(target_vocab_size, rngs) if config.tied_embeddings == "none" else None
         learned = config.positions == "learned"
         self.position_embedding = self._table(config.max_length, 0.02, None, rngs) if learned else None
-        self.encoder = nnx.data(
-            [EncoderLayer(config, precision=precision, fast=fast, rngs=rngs) for _ in range(config.num_encoder_layers)]
-        )
-        self.decoder = nnx.data(
-            [DecoderLayer(config, precision=precision, fast=fast, rngs=rngs) for _ in range(config.num_decoder_layers)]
-        )
+        options = (config, precision, fused, rngs)
+        self.encoder = nnx.data([EncoderLayer(*options) for _ in range(config.num_encoder_layers)])
+        self.decoder = nnx.data([DecoderLayer(*options) for _ in range(config.num_decoder_layers)])
         is_pre_norm = config.norm == "pre"  # the last pre-norm layer leaves its output unnormalized
         self.encoder_norm = nnx.LayerNorm(config.embed_dim, dtype=self.dtype, rngs=rngs) if is_pre_norm else None
         self.decoder_norm = nnx.LayerNorm(config.embed_dim, dtype=self.dtype, rngs=rngs) if is_pre_norm else None
 
     def __call__(
         self, source: Int[Array, "B S"], target_in: Int[Array, "B T"], **options: Any
-    ) -> tuple[Float32[Array, "B T V"], AttentionWeights]:
+    ) -> tuple[Float32[Array, "B T V"], AttentionSublayers]:
         """Computes the logits of every next target token; `options` are keyword arguments of `hidden_states`.
 
         Position t of the logits predicts the token that follows target_in[:, t].
         """
-        x, weights = self.hidden_states(source, target_in, **options)
-        return self.logits(x), weights
+        x, attentions = self.hidden_states(source, target_in, **options)
+        return self.logits(x), attentions
 
     def hidden_states(
         self,
@@ -100,87 +97,84 @@ class Transformer(nnx.Module):
         source_positions: Int[Array, "B S"] | None = None,
         target_segments: Int[Array, "B T"] | None = None,
         target_positions: Int[Array, "B T"] | None = None,
-        dropout: Dropout | None = None,
-    ) -> tuple[Float[Array, "B T D"], AttentionWeights]:
+        dropout: Dropout = NO_DROPOUT,
+    ) -> tuple[Float[Array, "B T D"], AttentionSublayers]:
         """Computes `__call__` without the product with `output_table`; the result is in the type of products.
 
         Segments and positions describe packed rows; by default each row is one sentence.
         """
         source_segments, source_positions = _layout(source, source_segments, source_positions)
         target_segments, target_positions = _layout(target_in, target_segments, target_positions)
-        memory, encoder_weights = self.encode(source, source_segments, source_positions, dropout)
+        memory, encoder = self.encode(source, source_segments, source_positions, dropout)
         self_mask = SegmentMask(target_segments, target_segments, causal=True)
         cross_mask = SegmentMask(target_segments, source_segments)
         x = self._embed(self.target_embedding, target_in, target_positions, dropout)
-        rotations = self._rotation(target_positions), self._rotation(source_positions)
-        weights = AttentionWeights(encoder_weights, [], [])
-        for layer in self.decoder:
-            x, decoder_weights, cross_weights = layer(x, memory, self_mask, cross_mask, *rotations, dropout)
-            weights.decoder.append(decoder_weights)
-            weights.cross.append(cross_weights)
-        return (self.decoder_norm(x) if self.decoder_norm else x).astype(self.product_dtype), weights
+        rotary = self._rotary(target_positions)
+        attentions = AttentionSublayers(encoder, [], [], memory)
+        for layer, source_cache in zip(self.decoder, self._source_caches(memory, source_positions), strict=True):
+            x, own, cross = layer(x, source_cache, self_mask, cross_mask, rotary, dropout)
+            attentions.decoder.append(own)
+            attentions.cross.append(cross)
+        return (self.decoder_norm(x) if self.decoder_norm else x).astype(self.product_dtype), attentions
 
     def encode(
         self,
         source: Int[Array, "B S"],
         segments: Int[Array, "B S"],
         positions: Int[Array, "B S"],
-        dropout: Dropout | None = None,
-    ) -> tuple[Float[Array, "B S D"], list[Weights]]:
-        """Encodes the source, with options as in `hidden_states`; the weights are those of self-attention, by layer."""
+        dropout: Dropout = NO_DROPOUT,
+    ) -> tuple[Float[Array, "B S D"], list[AttentionSublayer]]:
+        """Encodes the source, with options as in `hidden_states`."""
         mask = SegmentMask(segments, segments)
         embedding = self.source_embedding if self.source_embedding is not None else self.target_embedding
         x = self._embed(embedding, source, positions, dropout)
-        rotation = self._rotation(positions)
-        weights = []
+        rotary = self._rotary(positions)
+        attentions = []
         for layer in self.encoder:
-            x, layer_weights = layer(x, mask, rotation, dropout)
-            weights.append(layer_weights)
-        return (self.encoder_norm(x) if self.encoder_norm else x), weights
+            x, attention = layer(x, mask, rotary, dropout)
+            attentions.append(attention)
+        return (self.encoder_norm(x) if self.encoder_norm else x), attentions
 
     def start_decoding(
         self, source: Int[Array, "B S"], num_beams: int, length: int, segments: Int[Array, "B S"] | None = None
-    ) -> tuple[Memory, list[KeysValues]]:
+    ) -> tuple[EncodedSource, list[KVCache]]:
         """Encodes the source, one sentence per row, and creates a cache of `length` positions for each decoder layer.
 
         No layer attends to source positions whose segment is 0; by default these are the padding.
         """
         segments, positions = _layout(source, segments, None)
-        encoded, _ = self.encode(source, segments, positions)
-        rotation = self._rotation(positions) if self.config.rotary_cross_attention else None
-        memory = Memory(
-            [layer.cross_attention.keys_values(encoded, rotation) for layer in self.decoder],
-            (segments > 0)[:, None, None],
-        )
+        memory, _ = self.encode(source, segments, positions)
+        encoded = EncodedSource(self._source_caches(memory, positions), (segments > 0)[:, None, None])
         heads = self.config.num_heads
         empty = jnp.zeros((len(source), heads, length * num_beams, self.config.embed_dim // heads), self.dtype)
-        return memory, [KeysValues(jnp.swapaxes(empty, 2, 3), empty) for _ in self.decoder]
+        return encoded, [KVCache(jnp.swapaxes(empty, 2, 3), empty) for _ in self.decoder]
 
     def decode_step(
         self,
         tokens: Int[Array, "B K"],
         index: Int[Array, ""],
         beam_history: Int[Array, "B K L"],
-        memory: Memory,
-        caches: list[KeysValues],
-    ) -> tuple[Float32[Array, "B K V"], list[KeysValues]]:
+        encoded: EncodedSource,
+        caches: list[KVCache],
+    ) -> tuple[Float32[Array, "B K V"], list[KVCache]]:
         """Computes the logits of every beam's token at position index + 1, given its token at position `index`.
 
         A search reorders its beams at every position. Instead of reordering the caches, it passes `beam_history`, from
         which the self-attention mask of every beam is built: for each beam and each position up to `index`, the row (0
-        to K - 1) in which the beam's token at that position was processed. Later positions are ignored. The caches, of
-        length * K positions each, are returned with this position added.
+        to K - 1) in which the beam's token at that position was processed. Later positions are ignored. So the K beams
+        of a sentence are K queries to caches that they share. Those of the source are `encoded`; the others, of
+        length * K positions each, hold beam k at position t in entry t * K + k, and are returned with this position
+        added.
         """
         beams, length = tokens.shape[1], beam_history.shape[2]
         is_own = beam_history[..., None] == jnp.arange(beams)  # [B, K, length, K]
         self_mask = (is_own & (jnp.arange(length) <= index)[:, None]).reshape(len(tokens), 1, beams, length * beams)
         positions = jnp.full_like(tokens, index)
-        x = self._embed(self.target_embedding, tokens, positions)
-        rotation = self._rotation(positions)
+        x, rotary = self._embed(self.target_embedding, tokens, positions), self._rotary(positions)
         updated = []
-        for layer, cache, source_cache in zip(self.decoder, caches, memory.caches, strict=True):
-            x, cache = layer.step(x, index, cache, self_mask, source_cache, memory.mask, rotation)
-            updated.append(cache)
+        for layer, source_cache, cache in zip(self.decoder, encoded.caches, caches, strict=True):
+            x, own, _ = layer(x, source_cache, self_mask, encoded.mask, rotary, past=cache, start=index * beams)
+            updated.append(own.attention.cache)
         return self.logits(self.decoder_norm(x) if self.decoder_norm else x), updated
 
     def with_converted_matrices(self) -> Transformer:
@@ -217,11 +211,15 @@ class Transformer(nnx.Module):
             case unknown:
                 assert_never(unknown)
 
-    def _rotation(self, positions: Int[Array, "B T"]) -> Rotation | None:
+    def _source_caches(self, memory: Float[Array, "B S D"], positions: Int[Array, "B S"]) -> list[KVCache]:
+        rotary = self._rotary(positions)
+        return [layer.cross_attention.keys_values(memory, rotary) for layer in self.decoder]
+
+    def _rotary(self, positions: Int[Array, "B T"]) -> RotaryEmbedding | None:
         config = self.config
         if config.positions != "rotary":
             return None
-        return Rotation.at(positions, config.embed_dim // config.num_heads, config.position_base)
+        return RotaryEmbedding.at(positions, config.embed_dim // config.num_heads, config.position_base)
 
     def _embedding(self, vocab_size: int, rngs: nnx.Rngs) -> nnx.Param:
         return self._table(vocab_size, self.config.embed_dim**-0.5, "vocab", rngs)
@@ -235,7 +233,7 @@ class Transformer(nnx.Module):
         embedding: nnx.Param,
         ids: Int[Array, "B T"],
         positions: Int[Array, "B T"],
-        dropout: Dropout | None = None,
+        dropout: Dropout = NO_DROPOUT,
     ) -> Float[Array, "B T D"]:
         """Returns the embeddings of ids, times sqrt(D), plus the position encodings unless rotary."""
         config = self.config
@@ -243,7 +241,7 @@ class Transformer(nnx.Module):
         encodings = self.position_table()
         if encodings is not None:
             x += lookup(encodings, positions)
-        return (dropout(x, config.dropout_rate) if dropout else x).astype(self.dtype)
+        return dropout(x, config.dropout_rate).astype(self.dtype)
 
     def logits(self, x: Float[Array, "B T D"]) -> Float32[Array, "B T V"]:
         """Computes the logits of the next token from the decoder's output."""
@@ -266,11 +264,11 @@ def structure(
     source_vocab_size: int,
     target_vocab_size: int,
     precision: Precision = FLOAT32,
-    fast: FastAttention | None = None,
+    fused: AttentionKernel | None = None,
 ) -> Structure:
     """Returns the structure of the `Transformer` with the same arguments, without allocating its parameters."""
     sizes = (source_vocab_size, target_vocab_size)
-    model = nnx.eval_shape(lambda: Transformer(config, *sizes, precision=precision, fast=fast, rngs=nnx.Rngs(0)))
+    model = nnx.eval_shape(lambda: Transformer(config, *sizes, precision=precision, fused=fused, rngs=nnx.Rngs(0)))
     graphdef, params = nnx.split(model, nnx.Param)  # raises if the model contains a random state
     return Structure(graphdef, nnx.to_pure_dict(params), partition_specs(params))
 

@@ -16,7 +16,6 @@ from lingua_flax.data.batch import bucket_lengths, pad_rows
 from lingua_flax.devices.processes import gather_to_host
 from lingua_flax.devices.sharding import put_on_devices, replicated
 from lingua_flax.host.errors import UserError
-from lingua_flax.model.transformer import AttentionWeights
 from lingua_flax.options.special_ids import BOS_ID, PAD_ID
 from lingua_flax.translation.decoding import mask_special_tokens
 from lingua_flax.translation.translator import Translator
@@ -69,15 +68,16 @@ def observe(
     """Returns what the network computes while it writes a translation, if no layer attends to `masked` positions."""
     s, t = len(source), len(target)
     inputs = forward_inputs(translator, source, target, masked)
-    chosen, best, tokens, weights = run_program(_predictions, translator, *inputs)
+    chosen, best, tokens, (encoder, decoder, cross) = run_program(_predictions, translator, *inputs)
     predictions = [
         Prediction(token, float(own), [(int(i), float(p)) for i, p in zip(ids, likeliest, strict=True)])
         for token, own, likeliest, ids in zip(target, chosen, best, tokens, strict=False)  # padding follows
     ]
-    encoder = _without_padding(weights.encoder, s, s)
+    encoder = _without_padding(encoder, s, s)
     encoder[:, :, list(masked)] = 0.0  # nothing reads what these positions compute
-    decoder, cross = _without_padding(weights.decoder, t, t), _without_padding(weights.cross, t, s)
-    return Observation(list(source), predictions, encoder, decoder, cross)
+    return Observation(
+        list(source), predictions, encoder, _without_padding(decoder, t, t), _without_padding(cross, t, s)
+    )
 
 
 def forward_inputs(
@@ -100,9 +100,11 @@ def run_program(program: Callable[..., Any], translator: Translator, *inputs: np
 @functools.partial(jax.jit, static_argnames="graphdef")
 def _predictions(
     params: Any, visible: jax.Array, source: jax.Array, read: jax.Array, written: jax.Array, *, graphdef: nnx.GraphDef
-) -> tuple[jax.Array, jax.Array, jax.Array, AttentionWeights]:
-    """Returns probabilities of the tokens written [T], those of the likeliest and their ids, and the attention."""
-    logits, weights = nnx.merge(graphdef, params)(source, read, source_segments=visible)
+) -> tuple[jax.Array, jax.Array, jax.Array, list[list[jax.Array]]]:
+    """Returns probabilities of the tokens written [T], those of the likeliest and their ids, and attention weights."""
+    logits, sublayers = nnx.merge(graphdef, params)(source, read, source_segments=visible)
+    stacks = sublayers.encoder, sublayers.decoder, sublayers.cross
+    weights = [[sublayer.attention.weights for sublayer in stack] for stack in stacks]
     probabilities = jax.nn.softmax(mask_special_tokens(logits)[0])
     chosen = jnp.take_along_axis(probabilities, written[0, :, None], axis=-1)[:, 0]
     return chosen, *jax.lax.top_k(probabilities, min(NUM_ALTERNATIVES, probabilities.shape[-1])), weights

@@ -15,7 +15,7 @@ from lingua_flax.devices.sharding import local_rows, put_on_devices, replicated,
 from lingua_flax.model.parameters import replace_params
 from lingua_flax.model.transformer import initial_params, structure
 from lingua_flax.options import exportable
-from lingua_flax.training.kernels.fast_attention import fast_attention
+from lingua_flax.training.kernels.fused_attention import selected_attention
 from lingua_flax.training.kernels.trial import proven
 from lingua_flax.training.optimizer import Decay
 from lingua_flax.training.preparation import Preparation
@@ -43,25 +43,25 @@ class Learner:
     state: TrainState
 
     def __init__(self, prepared: Preparation, mesh: Mesh):
-        """Tries fast attention if it is to be used; raises UserError if the mesh does not divide the vocabularies."""
+        """Tries fused attention if it is to be used; raises UserError if the mesh does not divide the vocabularies."""
         config, tokenizer = prepared.config, prepared.tokenizer
         self.mesh, self._config, self._inherited = mesh, config, prepared.inherited
         self._vocab_sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
         check_divides(mesh, config, self._vocab_sizes)
         precision, kind = compute_precision(config.devices.precision, mesh), mesh.devices.flat[0].device_kind
-        candidate = fast_attention(config, mesh)
-        fast = candidate and proven(candidate, config)
-        self.attention = str(fast or "plain")
+        candidate = selected_attention(config, mesh)
+        fused = candidate and proven(candidate, config)
+        self.attention = str(fused or "plain")
         log.info("computing on %d x %s, %s, attention: %s", mesh.size, kind, precision.products, self.attention)
         for line in exportable.summary(config.model):
             log.info("%s", line)
         self.local_rows = local_rows(mesh, config.rows_per_batch)
-        self.network = structure(config.model, *self._vocab_sizes, precision, fast)
+        self.network = structure(config.model, *self._vocab_sizes, precision, fused)
         self._train_step = make_train_step(self.network, config, prepared.num_steps, mesh)
         self._shardings = state_shardings(self.network, config, mesh)
         self._gathered = param_shardings(self.network, mesh, gathered=True)
         self._gather = jax.jit(lambda params: params, out_shardings=self._gathered)
-        plain = structure(config.model, *self._vocab_sizes, precision) if fast else self.network
+        plain = structure(config.model, *self._vocab_sizes, precision) if fused else self.network
         longest = pads_to_longest(config.devices.padding, mesh)
         self._translator = Translator(plain.graphdef, None, tokenizer, config.model, mesh=mesh, pads_to_longest=longest)
 

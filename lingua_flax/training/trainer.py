@@ -33,7 +33,7 @@ from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.checkpoint_metadata import check_unchanged, checkpoint_metadata, warn_of_changes
 from lingua_flax.training.device_memory import explain_out_of_memory
 from lingua_flax.training.in_flight import SignalExchange, StepMeter
-from lingua_flax.training.kernels.fast_attention import fast_attention
+from lingua_flax.training.kernels.fused_attention import selected_attention
 from lingua_flax.training.learner import Learner
 from lingua_flax.training.preparation import Preparation, prepare
 from lingua_flax.training.progress import Plan, Progress
@@ -75,7 +75,7 @@ def _prepare(config: Config, workdir: Workdir) -> tuple[Preparation, ValidationS
     def prepared_with_mesh() -> tuple[Preparation, ValidationSet, Mesh]:
         mesh = make_mesh(config.devices.mesh)
         check_divides(mesh, config)  # before a corpus is prepared
-        fast_attention(config, mesh)  # likewise, to refuse an attention that these devices cannot compute
+        selected_attention(config, mesh)  # likewise, to refuse an attention that these devices cannot compute
         prepared = prepare(config, workdir.path)
         return prepared, prepared.validation_set(), mesh
 

@@ -16,8 +16,8 @@ from flax import nnx
 from lingua_flax.data.batch import Batch
 from lingua_flax.devices.compilation import compiled_program
 from lingua_flax.devices.processes import gather_to_host
-from lingua_flax.model.key_value_cache import KeysValues
-from lingua_flax.model.transformer import Transformer
+from lingua_flax.model.kv_cache import KVCache
+from lingua_flax.model.transformer import EncodedSource, Transformer
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation import search
@@ -109,7 +109,7 @@ def initial_room(request: DecodingRequest, program: Program) -> int:
 
 def initial(
     networks: Sequence[Network], request: DecodingRequest, how: Decoding
-) -> tuple[search.Constraints, list[tuple[Any, list[KeysValues]]]]:
+) -> tuple[search.Constraints, list[tuple[EncodedSource, list[KVCache]]]]:
     """Returns the constraints of a search and its state: of each network, the encoded sources and empty caches."""
     source, visible, *constraints = map(jnp.asarray, request[:5])
     width, room = how.program.width, initial_room(request, how.program)
@@ -129,11 +129,11 @@ def search_from(
             model.decode_step(tokens, index, beam_history, *state) for model, state in zip(models, states, strict=True)
         ]
         logits = _average_probabilities([logits for logits, _ in outputs])
-        new_states = [(memory, caches) for (memory, _), (_, caches) in zip(states, outputs, strict=True)]
+        new_states = [(source, caches) for (source, _), (_, caches) in zip(states, outputs, strict=True)]
         return mask_special_tokens(logits), new_states
 
     def grow(states: Any, length: int) -> Any:
-        return [(memory, [cache.padded_to(length * width) for cache in caches]) for memory, caches in states]
+        return [(source, [cache.padded_to(length * width) for cache in caches]) for source, caches in states]
 
     ((_, (cache, *_)), *_) = state
     room = cache.values.shape[2] // width

@@ -125,9 +125,10 @@ def _attended(networks: Sequence[Network], batch: Batch, *, layer: int | None, h
     """
     layers, heads = (slice(None) if number is None else slice(number - 1, number) for number in (layer, head))
     models = [nnx.merge(network.graphdef, network.params) for network in networks]
+    sublayers = [model(batch.source, batch.target_in)[1].cross[layers] for model in models]
     weights = [
-        jnp.mean(jnp.stack(model(batch.source, batch.target_in)[1].cross[layers])[:, :, heads], (0, 2))
-        for model in models
+        jnp.mean(jnp.stack([sublayer.attention.weights for sublayer in chosen])[:, :, heads], (0, 2))
+        for chosen in sublayers
     ]
     attended = jnp.where((batch.target_in != PAD_ID)[:, :, None], sum(weights), 0.0)
     strongest = jnp.max(attended, axis=1, keepdims=True)

@@ -8,9 +8,10 @@ import numpy as np
 from flax import nnx
 
 from lingua_flax.model.attention import MultiHeadAttention, scaled_dot_product_attention
+from lingua_flax.model.dropout import NO_DROPOUT
 from lingua_flax.model.layers import ResidualConnection
 from lingua_flax.model.masks import causal_mask, segment_mask
-from lingua_flax.model.positions import Rotation, sinusoidal_positions
+from lingua_flax.model.positions import RotaryEmbedding, sinusoidal_positions
 from lingua_flax.options.precision import FLOAT32
 from lingua_flax.options.schema import ModelConfig
 from tests.command_server import ROOT
@@ -60,10 +61,10 @@ def test_multi_head_attention_matches_worked_example():
         projection.kernel[...] = jnp.concatenate([jnp.array(head[name]) for head in example["heads"]], axis=1)
     attention.output.kernel[...] = jnp.array(example["WO"])
     x = jnp.array(example["X"])[None]
-    output, weights = attention(x, x)
+    result = attention(*attention.project(x))
     for head, expected in enumerate(example["heads"]):
-        np.testing.assert_allclose(weights[0, head], expected["weights"], **ROUNDED)
-    np.testing.assert_allclose(output[0], example["output"], atol=4e-4)
+        np.testing.assert_allclose(result.weights[0, head], expected["weights"], **ROUNDED)
+    np.testing.assert_allclose(result.output[0], example["output"], atol=4e-4)
 
 
 def test_scaling_matches_worked_example():
@@ -95,8 +96,8 @@ def test_position_encodings_and_layer_norm_match_worked_examples():
     x, normalized = np.array(example["input"]), np.array(example["normalized"])
     for norm, sublayer, expected in (("post", jnp.zeros_like, normalized), ("pre", jnp.square, x + normalized**2)):
         config = ModelConfig(embed_dim=3, num_heads=1, positions="learned", norm=norm)
-        residual_connection = ResidualConnection(config, precision=FLOAT32, rngs=nnx.Rngs(0))
-        actual, _ = residual_connection(jnp.array(x), lambda y, sublayer=sublayer: (sublayer(y), None))
+        residual = ResidualConnection(config, precision=FLOAT32, rngs=nnx.Rngs(0))
+        actual = residual.after(jnp.array(x), sublayer(residual.before(jnp.array(x))), NO_DROPOUT)
         np.testing.assert_allclose(actual, expected, atol=1e-3)
 
 
@@ -123,7 +124,7 @@ def test_rotation_is_multiplication_of_complex_numbers():
     """Dimensions i and i + H / 2 are real and imaginary parts; position t rotates pair i by t / base**(2 i / H)."""
     heads = jax.random.normal(jax.random.key(0), (2, 3, 5, 6))
     positions = jnp.array([[0, 1, 2, 0, 1], [7, 8, 9, 10, 11]])
-    rotated = np.asarray(Rotation.at(positions, 6, 100.0).rotate(heads))
+    rotated = np.asarray(RotaryEmbedding.at(positions, 6, 100.0).rotate(heads))
     pairs = np.asarray(heads)[..., :3] + 1j * np.asarray(heads)[..., 3:]
     for b, n, t, i in np.ndindex(2, 3, 5, 3):
         expected = pairs[b, n, t, i] * np.exp(1j * int(positions[b, t]) / 100 ** (2 * i / 6))

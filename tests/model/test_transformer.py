@@ -92,14 +92,14 @@ def test_cached_decoding_matches_full_forward_pass(options):
     targets = np.stack([TARGET, np.where(TARGET > 4, TARGET - 1, TARGET)], axis=1)
     expected = [logits(options, target=targets[:, beam]) for beam in range(2)]
     assert not np.allclose(expected[0][:, 2:5], expected[1][:, 2:5], atol=1e-3)
-    memory, caches = start_decoding(*network_and_params, SOURCE)
+    encoded, caches = start_decoding(*network_and_params, SOURCE)
     rows = np.array([[0, 1], [1, 0], [1, 0], [0, 1], [1, 0]], np.int32)  # the row of each target at each position
     for index in range(5):
         target_in_row = np.argsort(rows[index])
         history = np.broadcast_to(rows.T, (2, 2, 5))[:, target_in_row]
         history[:, :, index + 1 :] = 7  # ignored
         tokens = targets[:, target_in_row, index]
-        actual, caches = decode_step(*network_and_params, tokens, np.int32(index), history, memory, caches)
+        actual, caches = decode_step(*network_and_params, tokens, np.int32(index), history, encoded, caches)
         for row, target in enumerate(target_in_row):
             real = targets[:, target, index] != 0
             np.testing.assert_allclose(np.asarray(actual)[real, row], expected[target][real, index], atol=2e-6)
@@ -150,8 +150,8 @@ def test_bfloat16_with_float32_parameters_and_logits(precision, options):
         assert converted.output_table.dtype == converted.encoder[0].feed_forward.up.kernel.dtype == precision.products
         memory, _ = network.encode(inputs[0], jnp.array(SOURCE.clip(max=1)), jnp.array(POSITIONS))
         assert memory.dtype == precision.activations
-        x, weights = network.hidden_states(*inputs)
-        return network.logits(x), weights.encoder[0], x, converted(*inputs)[0]
+        x, sublayers = network.hidden_states(*inputs)
+        return network.logits(x), sublayers.encoder[0].attention.weights, x, converted(*inputs)[0]
 
     actual, weights, x, from_converted = outputs(own)
     assert weights.dtype == actual.dtype == jnp.float32

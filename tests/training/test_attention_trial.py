@@ -1,4 +1,4 @@
-"""The trial of fast attention before the first step, on CPUs: of a kernel that is right, and of others that are not."""
+"""The trial of fused attention before the first step, on CPUs: of a kernel that is right, and of wrong ones."""
 
 import dataclasses
 import re
@@ -14,9 +14,9 @@ from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.options.precision import BFLOAT16
 from lingua_flax.options.schema import Config, MeshConfig
 from lingua_flax.runs.checkpoint import read_metadata, saved_steps
-from lingua_flax.training.kernels import fast_attention as kernels
+from lingua_flax.training.kernels import fused_attention as kernels
 from lingua_flax.training.kernels import trial
-from lingua_flax.training.kernels.fast_attention import FusedAttention, rows_per_program
+from lingua_flax.training.kernels.fused_attention import FusedAttention, rows_per_program
 from tests.command_server import run_here
 from tests.helpers.commands import succeed
 from tests.processes import metrics
@@ -46,8 +46,8 @@ class WrongGradient(Interpreted):
 
 
 class WithoutCausalMask(Interpreted):
-    def __call__(self, query, keys, values, num_heads, mask):
-        return super().__call__(query, keys, values, num_heads, mask._replace(causal=False))
+    def __call__(self, query, keys, values, mask):
+        return super().__call__(query, keys, values, mask._replace(causal=False))
 
 
 class NotANumber(Interpreted):

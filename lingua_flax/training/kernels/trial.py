@@ -1,4 +1,4 @@
-"""The trial of fast attention before the first step: it is used only if it computes what attention as written does.
+"""The trial of fused attention before the first step: it is used only if it computes what attention as written does.
 
 A kernel may fail to compile, or compute something else, on a device or with a compiler on which nobody has run it.
 
@@ -18,14 +18,14 @@ import numpy as np
 from lingua_flax.devices.mesh import ROW_AXES, mesh_of_one
 from lingua_flax.devices.platform import compute_precision
 from lingua_flax.devices.processes import first_text_of_all
-from lingua_flax.model.attention import FastAttention, merge_heads, scaled_dot_product_attention
+from lingua_flax.model.attention import AttentionKernel, scaled_dot_product_attention, split_heads
 from lingua_flax.model.masks import SegmentMask
 from lingua_flax.options.schema import Config
-from lingua_flax.training.kernels.fast_attention import FusedAttention, rows_per_program
+from lingua_flax.training.kernels.fused_attention import FusedAttention, rows_per_program
 
 TIMES = 2.0  # by which the largest deviation of plain attention, in the precision of the run, may be exceeded
 # Deviations that are allowed in any case, relative to the largest number: 64 units in the last place of float32. In a
-# run in float32, plain attention does not deviate from itself, and fast attention sums in another order.
+# run in float32, plain attention does not deviate from itself, and fused attention sums in another order.
 FLOOR = 64 * float(np.finfo(np.float32).eps)
 SENTENCES = 6  # about so many in a row
 KINDS = ("self-attention of the encoder", "self-attention of the decoder", "cross-attention")
@@ -96,24 +96,23 @@ def _enough_rows(rows: int, length: int, platform: str) -> int:
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def _output_and_gradients(batch: _Batch, dtype: str, heads: int, attention: FastAttention) -> list[jax.Array]:
+def _output_and_gradients(batch: _Batch, dtype: str, heads: int, attention: AttentionKernel) -> list[jax.Array]:
     """Returns the ARRAYS of the first of KINDS, of the second and of the third, as float32, computed in this type.
 
     The operands are the same numbers in every type. Queries that see no key, whose output is never used, count as 0.
     """
     source, target = batch.source_segments, batch.target_segments
     masks = SegmentMask(source, source), SegmentMask(target, target, causal=True), SegmentMask(target, source)
-    *inputs, gradient = (operand.astype(jnp.bfloat16).astype(dtype) for operand in batch.operands)
+    *inputs, gradient = (split_heads(operand.astype(jnp.bfloat16).astype(dtype), heads) for operand in batch.operands)
 
     def results(mask: SegmentMask) -> list[jax.Array]:
-        output, pull_back = jax.vjp(lambda query, keys, values: attention(query, keys, values, heads, mask), *inputs)
-        is_used = jnp.any(mask.dense()[:, 0], axis=-1)[..., None]
+        output, pull_back = jax.vjp(lambda queries, keys, values: attention(queries, keys, values, mask), *inputs)
+        is_used = jnp.any(mask.dense(), axis=-1, keepdims=True)
         return [jnp.where(is_used, output, 0), *pull_back(jnp.where(is_used, gradient, 0))]
 
     return [array.astype(jnp.float32) for mask in masks for array in results(mask)]
 
 
-def _plain(query: jax.Array, keys: jax.Array, values: jax.Array, num_heads: int, mask: SegmentMask) -> jax.Array:
-    """Computes equation 1 as written, in the layout of fast attention."""
-    query, keys, values = (jnp.swapaxes(x.reshape(*x.shape[:2], num_heads, -1), 1, 2) for x in (query, keys, values))
-    return merge_heads(scaled_dot_product_attention(query, keys, values, mask.dense())[0])
+def _plain(queries: jax.Array, keys: jax.Array, values: jax.Array, mask: SegmentMask) -> jax.Array:
+    """Computes equation 1 as written."""
+    return scaled_dot_product_attention(queries, keys, values, mask.dense())[0]

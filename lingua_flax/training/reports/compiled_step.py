@@ -16,7 +16,7 @@ from lingua_flax.model.transformer import Structure, structure
 from lingua_flax.options.precision import BFLOAT16, FLOAT32, Precision
 from lingua_flax.options.schema import REMAINING_DEVICES, Config
 from lingua_flax.training.device_memory import compile_step, memory_between_steps, memory_of_step
-from lingua_flax.training.kernels.fast_attention import fast_attention, other_attention
+from lingua_flax.training.kernels.fused_attention import other_attention, selected_attention
 from lingua_flax.training.loss import number_of_blocks
 from lingua_flax.training.reports.compiled_program import bytes_of, read_program
 from lingua_flax.training.step import loss_block_size
@@ -74,9 +74,9 @@ def _compiled(config: Config, sizes: tuple[int, int]) -> list[CompiledStep]:
         device_memory = (device.memory_stats() or {}).get("bytes_limit")
     check_divides(mesh, config, sizes)
     precision, steps = _compute_precision(config, mesh), []
-    for fast in (fast_attention(config, mesh), *(other_attention(config, mesh) if options.topology else ())):
-        network = structure(config.model, *sizes, precision, fast)
-        memory, attention = memory_between_steps(network, config, mesh), str(fast or "plain")
+    for fused in (selected_attention(config, mesh), *(other_attention(config, mesh) if options.topology else ())):
+        network = structure(config.model, *sizes, precision, fused)
+        memory, attention = memory_between_steps(network, config, mesh), str(fused or "plain")
         step = CompiledStep(compiled_for, attention, dict(mesh.shape), str(precision.products), memory, device_memory)
         steps.append(_with_figures(step, network, config, mesh, sizes[1]))
     return steps

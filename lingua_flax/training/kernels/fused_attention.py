@@ -24,6 +24,7 @@ from lingua_flax.devices.mesh import ROW_AXES
 from lingua_flax.devices.platform import compute_precision, is_older_than_ampere
 from lingua_flax.devices.sharding import MESH_AXIS_OF
 from lingua_flax.host.errors import UserError
+from lingua_flax.model.attention import merge_heads, split_heads
 from lingua_flax.model.masks import SegmentMask
 from lingua_flax.options.precision import BFLOAT16
 from lingua_flax.options.schema import Config
@@ -225,22 +226,21 @@ class FusedAttention:
     def __str__(self) -> str:
         return "fused"
 
-    def __call__(
-        self, query: jax.Array, keys: jax.Array, values: jax.Array, num_heads: int, mask: SegmentMask
-    ) -> jax.Array:
-        """Computes attention for query [B, T, D], keys and values [B, S, D]; returns [B, T, D]."""
-        head_dim = query.shape[-1] // num_heads
-        operands = Operands(query / math.sqrt(head_dim), keys, values, mask.queries, mask.keys)
+    def __call__(self, queries: jax.Array, keys: jax.Array, values: jax.Array, mask: SegmentMask) -> jax.Array:
+        """Computes attention for queries [B, N, T, H], keys and values [B, N, S, H]; returns [B, N, T, H]."""
+        num_heads, _, head_dim = queries.shape[1:]
+        merged = merge_heads(queries) / math.sqrt(head_dim)
+        operands = Operands(merged, merge_heads(keys), merge_heads(values), mask.queries, mask.keys)
         options = Options(head_dim, mask.causal, self.platform, self.interpret)
         local = functools.partial(fused_attention, options=options)
         rows, heads = PartitionSpec(ROW_AXES), PartitionSpec(ROW_AXES, None, MESH_AXIS_OF["heads"])
         specs = Operands._make([heads, heads, heads, rows, rows])
         # XLA cannot partition a kernel by itself.
         on_each_device = jax.shard_map(local, mesh=self.mesh, in_specs=(specs,), out_specs=heads, check_vma=False)
-        return on_each_device(operands)
+        return split_heads(on_each_device(operands), num_heads)
 
 
-def fast_attention(config: Config, mesh: Mesh) -> FusedAttention | None:
+def selected_attention(config: Config, mesh: Mesh) -> FusedAttention | None:
     """Returns the attention for training on this mesh, by the option model.attention; None is equation 1 as written.
 
     On TPUs, where no run of the kernel has been recorded, it must be chosen by name. Before the first step, `trial`
@@ -256,10 +256,10 @@ def fast_attention(config: Config, mesh: Mesh) -> FusedAttention | None:
 
 
 def other_attention(config: Config, mesh: Mesh) -> list[FusedAttention | None]:
-    """Returns in a list what `fast_attention` could have chosen instead; it is empty if there was no choice."""
+    """Returns in a list what `selected_attention` could have chosen instead; it is empty if there was no choice."""
     if config.model.attention != "auto" or _why_not_fused(config, mesh):
         return []
-    return [None if fast_attention(config, mesh) else FusedAttention(mesh, mesh.devices.flat[0].platform)]
+    return [None if selected_attention(config, mesh) else FusedAttention(mesh, mesh.devices.flat[0].platform)]
 
 
 def _why_not_fused(config: Config, mesh: Mesh) -> str | None:

@@ -1,4 +1,4 @@
-"""Fast attention against equation 1 as written: values and gradients, mainly of packed rows; and where it is used."""
+"""Fused attention against equation 1 as written: values and gradients, mainly of packed rows; and where it is used."""
 
 from types import SimpleNamespace
 from typing import Literal
@@ -13,7 +13,7 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.model.attention import scaled_dot_product_attention
 from lingua_flax.model.masks import SegmentMask
 from lingua_flax.options.schema import Config, MeshConfig
-from lingua_flax.training.kernels.fast_attention import FusedAttention, fast_attention
+from lingua_flax.training.kernels.fused_attention import FusedAttention, selected_attention
 from tests.helpers.commands import succeed
 from tests.processes import simulated_devices
 
@@ -29,27 +29,21 @@ def masks() -> dict[str, SegmentMask]:
     return {"cross": SegmentMask(queries, keys), "causal": SegmentMask(queries, queries, causal=True)}
 
 
-def plain(query, keys, values, num_heads, mask):
-    """Returns the output of equation 1 in the layout of fast attention."""
-
-    def split(heads):
-        return jnp.swapaxes(heads.reshape(*heads.shape[:2], num_heads, -1), 1, 2)
-
-    output, _ = scaled_dot_product_attention(split(query), split(keys), split(values), mask.dense())
-    return jnp.swapaxes(output, 1, 2).reshape(query.shape)
+def plain(query, keys, values, mask):
+    return scaled_dot_product_attention(query, keys, values, mask.dense())[0]
 
 
 def output_and_gradients(attention, mask, head_dim=64):
     """Returns the output and the gradients of query, keys and values; queries that see no key count as 0."""
     draw = np.random.default_rng(0)
     lengths = (mask.queries.shape[1], mask.keys.shape[1], mask.keys.shape[1], mask.queries.shape[1])
-    shapes = [(len(mask.queries), length, WIDTH) for length in lengths]
+    shapes = [(len(mask.queries), WIDTH // head_dim, length, head_dim) for length in lengths]
     *inputs, gradient = (jnp.asarray(draw.normal(size=shape), jnp.float32) for shape in shapes)
-    seen = jnp.any(mask.dense()[:, 0], axis=-1, keepdims=True)
+    seen = jnp.any(mask.dense(), axis=-1, keepdims=True)
 
     @jax.jit
     def both(*inputs):
-        output, pull_back = jax.vjp(lambda *inputs: attention(*inputs, WIDTH // head_dim, mask), *inputs)
+        output, pull_back = jax.vjp(lambda *inputs: attention(*inputs, mask), *inputs)
         return jnp.where(seen, output, 0), *pull_back(jnp.where(seen, gradient, 0))
 
     return jax.device_get(both(*inputs))
@@ -84,7 +78,7 @@ def check_on_a_mesh() -> None:
 
 def test_sharded_attention_matches_equation_1(run, tmp_path):
     program = tmp_path / "check.py"
-    program.write_text("from tests.training.test_fast_attention import check_on_a_mesh; check_on_a_mesh()")
+    program.write_text("from tests.training.test_fused_attention import check_on_a_mesh; check_on_a_mesh()")
     succeed(run, program, env=simulated_devices(8))
 
 
@@ -107,7 +101,7 @@ def config_of(attention: str, model: dict, row_length: int = 128, precision: str
 
 def test_implementation_is_selected_by_platform_and_options():
     """It is refused for a reason, if it is asked for where it cannot be used."""
-    assert fast_attention(config_of("plain", {}), mesh_of("gpu")) is None
+    assert selected_attention(config_of("plain", {}), mesh_of("gpu")) is None
     for platform, model, row_length, precision, of_auto, of_fused in (
         ("tpu", {}, 128, "auto", "None", "fused"),  # until a run on a TPU has been recorded
         ("gpu", {}, 128, "auto", "fused", "fused"),
@@ -122,9 +116,9 @@ def test_implementation_is_selected_by_platform_and_options():
     ):
         mesh = mesh_of(platform)
         auto, fused = (config_of(attention, model, row_length, precision) for attention in ("auto", "fused"))
-        assert str(fast_attention(auto, mesh)) == of_auto
+        assert str(selected_attention(auto, mesh)) == of_auto
         if of_fused == "fused":
-            assert str(fast_attention(fused, mesh)) == "fused"
+            assert str(selected_attention(fused, mesh)) == "fused"
         else:
             with pytest.raises(UserError, match=of_fused):
-                fast_attention(fused, mesh)
+                selected_attention(fused, mesh)
