@@ -19,7 +19,7 @@ from lingua_flax.model.kv_cache import KVCache
 from lingua_flax.model.layers import AttentionSublayer, DecoderLayer, EncoderLayer
 from lingua_flax.model.lookup import lookup
 from lingua_flax.model.masks import SegmentMask
-from lingua_flax.model.parameters import axis_metadata, partition_specs
+from lingua_flax.model.parameters import axis_metadata, params_by_name, partition_specs, replace_params
 from lingua_flax.model.positions import RotaryEmbedding, sinusoidal_positions
 from lingua_flax.options.precision import FLOAT32, Precision
 from lingua_flax.options.schema import ModelConfig
@@ -185,11 +185,9 @@ class Transformer(nnx.Module):
         if self.dtype == self.product_dtype == FLOAT32.products:
             return self
         graphdef, params = nnx.split(self, nnx.Param)
-
-        def converted(path: Any, leaf: jax.Array) -> jax.Array:
-            return leaf.astype(self.product_dtype) if "kernel" in jax.tree_util.keystr(path) else leaf
-
-        network = nnx.merge(graphdef, jax.tree_util.tree_map_with_path(converted, params))
+        kernels = {name: leaf for name, leaf in params_by_name(params).items() if name.endswith("kernel")}
+        converted = {name: leaf.astype(self.product_dtype) for name, leaf in kernels.items()}
+        network = nnx.merge(graphdef, replace_params(params, converted))
         network.output_embedding = nnx.data(nnx.Param(self.output_table.astype(self.product_dtype)))
         return network
 
