@@ -137,7 +137,7 @@ def search_from(
 
     ((_, (cache, *_)), *_) = state
     room = cache.values.shape[2] // width
-    task = search.SearchConfig(constraints, length, BOS_ID, EOS_ID, how.alpha, room, grow, not keeps_full_batches)
+    task = search.SearchTask(constraints, length, BOS_ID, EOS_ID, how.alpha, room, grow, not keeps_full_batches)
     if how.sampling:
         seed, temperature = how.sampling
         keys = _random_keys(seed, numbers, width)

@@ -1,7 +1,7 @@
 """Greedy search, beam search and sampling, independent of any model: they only need the logits of the next tokens.
 
 B sentences, K beams or samples, V vocabulary, L maximum number of tokens of a hypothesis, end token included, R number
-of positions that the state has room for (L, or at first fewer; see SearchConfig).
+of positions that the state has room for (L, or at first fewer; see SearchTask).
 
 `step(tokens, index, beam_history, state)` receives the tokens [B, K] that precede position `index`. It returns the
 logits [B, K, V] for that position and the new state, a pytree of arrays [B, ...]. Hypotheses can change their row k
@@ -33,7 +33,7 @@ class Constraints(NamedTuple):
     prefixes: Int[Array, "B P"]
 
 
-class SearchConfig(NamedTuple):
+class SearchTask(NamedTuple):
     """The arguments that all search algorithms share.
 
     A state that starts with room for `initial_room` positions and grows later saves time: each step reads all of it.
@@ -62,7 +62,7 @@ class Hypotheses(NamedTuple):
 class Search(NamedTuple):
     """A search as a loop over positions, which are counted by the field `position` of what it carries."""
 
-    task: SearchConfig
+    task: SearchTask
     initial: Any  # what the loop carries to the first position
     body: Callable[[Any, int], Any]  # (carry, R) -> the next carry
     done: Callable[[Any], jax.Array]  # carry -> whether each sentence is done, [B]
@@ -122,7 +122,7 @@ def length_penalty(length: Num[Array, "*B"], alpha: float | Float[Array, ""]) ->
     return ((5.0 + length) / 6.0) ** alpha
 
 
-def greedy_search(step: Step, state: Any, task: SearchConfig) -> Search:
+def greedy_search(step: Step, state: Any, task: SearchTask) -> Search:
     """Chooses the likeliest token at each position until every sentence has ended; K is 1."""
     return _search_independent_rows(step, state, task, lambda logits, *_: jnp.argmax(logits, axis=-1), None, rows=1)
 
@@ -130,7 +130,7 @@ def greedy_search(step: Step, state: Any, task: SearchConfig) -> Search:
 def sample(
     step: Step,
     state: Any,
-    task: SearchConfig,
+    task: SearchTask,
     *,
     keys: Key[Array, "B K"],
     temperature: float | Float[Array, ""],
@@ -174,7 +174,7 @@ def _keep_likeliest(
 def _search_independent_rows(
     step: Step,
     state: Any,
-    task: SearchConfig,
+    task: SearchTask,
     choose: Callable[[jax.Array, jax.Array, Any], jax.Array],
     keys: Key[Array, "B K"] | None,
     *,
@@ -232,7 +232,7 @@ class _RowsState(NamedTuple):
 
 
 def beam_search(
-    step: Step, state: Any, task: SearchConfig, *, beams: int, num_hypotheses: int | Int[Array, ""] | None = None
+    step: Step, state: Any, task: SearchTask, *, beams: int, num_hypotheses: int | Int[Array, ""] | None = None
 ) -> Search:
     """Beam search with a length penalty.
 

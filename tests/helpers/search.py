@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lingua_flax.translation.search import Constraints, Hypotheses, SearchConfig, beam_search, greedy_search
+from lingua_flax.translation.search import Constraints, Hypotheses, SearchTask, beam_search, greedy_search
 
 END, START, LENGTH = 1, 2, 4
 WORDS = [2, 3, 4]  # the tokens that do not end a sentence; 0 is padding, and impossible
@@ -40,9 +40,9 @@ def look_up(tokens: jax.Array, index: jax.Array, beam_history: jax.Array, tables
     return jax.vmap(lambda table, last: table[index][last])(tables, tokens), tables
 
 
-def config(own: Constraints, alpha: Any = 0.0, length: int = LENGTH) -> SearchConfig:
+def config(own: Constraints, alpha: Any = 0.0, length: int = LENGTH) -> SearchTask:
     """Returns the arguments that all searches share."""
-    return SearchConfig(Constraints(*map(jnp.asarray, own)), length, START, END, alpha)
+    return SearchTask(Constraints(*map(jnp.asarray, own)), length, START, END, alpha)
 
 
 @functools.partial(jax.jit, static_argnames="beams")

@@ -18,7 +18,7 @@ from lingua_flax.options.schema import REMAINING_DEVICES, Config
 from lingua_flax.training.device_memory import compile_step, memory_between_steps, memory_of_step
 from lingua_flax.training.kernels.fused_attention import other_attention, selected_attention
 from lingua_flax.training.loss import number_of_blocks
-from lingua_flax.training.reports.compiled_program import bytes_of, read_program
+from lingua_flax.training.reports.hlo_text import bytes_of, read_program
 from lingua_flax.training.step import loss_block_size
 
 
@@ -29,7 +29,7 @@ class CompiledStep(NamedTuple):
     attention: str  # "plain" or "fused"
     mesh: dict[str, int]
     dtype: str  # of matrix products
-    memory: dict[str, int]  # as in `memory_of_step`
+    memory_by_use: dict[str, int]  # as in `memory_of_step`
     device_memory_bytes: int | None
     compile_seconds: float | None = None
     flops: float | None = None
@@ -98,7 +98,7 @@ def _with_figures(step: CompiledStep, network: Structure, config: Config, mesh: 
     kernels, accessed = read_program(text)
     return step._replace(
         kernels=kernels if mesh.devices.flat[0].platform == "gpu" else None,
-        memory=memory,
+        memory_by_use=memory,
         compile_seconds=seconds,
         flops=_flops(compiled, config, vocab_size, mesh),
         bytes_accessed=accessed,

@@ -29,7 +29,7 @@ from lingua_flax.training.schedule import steps_of_run
 # The share of target positions that hold a token, assumed for a run that has not begun: packing fills about 98% of the
 # positions on the longer side and fewer on the other (measured: docs/results/index.md).
 ASSUMED_REAL_TOKENS = 0.95
-ONLY_PRINTED = ("mesh", "dtype", "memory", "sent_bytes", "shortage")  # not in the JSON file
+ONLY_PRINTED = ("mesh", "dtype", "memory_by_use", "sent_bytes", "shortage")  # not in the JSON file
 log = logging.getLogger(__name__)
 
 
@@ -106,9 +106,9 @@ def _show_step(config: Config, vocab_size: int) -> None:
 def _show_memory(step: CompiledStep) -> None:
     rows = {"mesh": ", ".join(f"{axis} {size}" for axis, size in step.mesh.items())}
     rows["compiled for"] = f"{step.compiled_for}, {step.dtype}"
-    sizes: dict[str, int | None] = {**step.memory, ACTIVATIONS: step.memory.get(ACTIVATIONS)}
+    sizes: dict[str, int | None] = {**step.memory_by_use, ACTIVATIONS: step.memory_by_use.get(ACTIVATIONS)}
     rows |= {name: "not known" if size is None else format_bytes(size) for name, size in sizes.items()}
-    rows["in all"] = format_bytes(sum(step.memory.values()))
+    rows["in all"] = format_bytes(sum(step.memory_by_use.values()))
     if step.device_memory_bytes:
         fits = "this fits" if step.fits else step.shortage or "this does not fit"
         rows["the device has"] = f"{format_bytes(step.device_memory_bytes)}: {fits}"
@@ -127,7 +127,7 @@ def _show_min_times(steps: Sequence[CompiledStep], chip: Chip) -> None:
 
 
 def _min_times(step: CompiledStep, chip: Chip) -> dict[str, str]:
-    rows = {"memory": format_bytes(sum(step.memory.values()))}
+    rows = {"memory": format_bytes(sum(step.memory_by_use.values()))}
     flops, accessed, sent = step.flops, step.bytes_accessed, step.sent_bytes
     if flops and accessed:
         time, rate = flops / chip.flops_per_second, f"{chip.flops_per_second / 1e12:,.0f} TFLOP/s"

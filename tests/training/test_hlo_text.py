@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lingua_flax.training.reports.compiled_program import read_program
+from lingua_flax.training.reports.hlo_text import read_program
 from tests.conftest import ROOT
 
 PROGRAM = """HloModule step
