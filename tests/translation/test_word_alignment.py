@@ -95,7 +95,7 @@ def links_of_maps(maps, weights, step="predict", tags=0):
     links = set()
     for row, word in zip(weights[int(step == "read") :], target[:-1], strict=False):
         i = int((row / strongest**0.5).argmax())
-        if tags <= i < len(maps.source_tokens) - 1 and row[i] >= 0.5 * strongest[i]:
+        if tags <= i < len(maps.source_tokens) - 1 and row[i] >= 0.75 * strongest[i]:
             links.add((int(source[i - tags]), int(word)))
     return sorted(links)
 
