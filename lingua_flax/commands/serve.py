@@ -21,7 +21,7 @@ from lingua_flax.host.malloc import release_freed_memory
 from lingua_flax.options import schema
 from lingua_flax.options.command_line import Command, Given, refuse
 from lingua_flax.options.config_files import read_workdir_config
-from lingua_flax.options.exportable import check_exportable
+from lingua_flax.options.export_formats import check_exportable
 
 if TYPE_CHECKING:
     from lingua_flax.serving.app import Server

@@ -1,5 +1,6 @@
 """Conversion of a network to CTranslate2, a C++ engine for Transformers on CPUs and GPUs."""
 
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,11 @@ import numpy as np
 from ctranslate2.specs import TransformerSpec, common_spec
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
 
-from lingua_flax.export.description import NEVER, filled, tokenizer_names
+from lingua_flax.export.description import NEVER, Export, filled, tokenizer_names
 from lingua_flax.export.parity import Engine
 from lingua_flax.host.errors import UserError
 from lingua_flax.model.positions import sinusoidal_positions
-from lingua_flax.options.exportable import check_exportable
+from lingua_flax.options.export_formats import check_exportable
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.decoding import default_max_length
 from lingua_flax.translation.translator import Translator
@@ -26,11 +27,9 @@ PATIENCE = 2
 MIN_POSITIONS = 1024  # of sinusoidal tables: CTranslate2 reads up to 1,024 pieces by default, and writes up to 256
 
 
-def write_ctranslate2(translator: Translator, folder: Path, quantization: str = "float32") -> str:
-    """Writes a network into an existing folder, with matrices of a type, and returns how to use it, as Markdown.
-
-    Raises UserError if CTranslate2 cannot represent the network, or if a type with bfloat16 lacks PyTorch.
-    """
+def write(export: Export, folder: Path) -> str:
+    """Writes the model; raises UserError if CTranslate2 cannot represent it, or makes its type with PyTorch."""
+    translator, quantization = export.translator, export.quantization
     check_exportable("ctranslate2", translator.config)
     if "bfloat16" in quantization and not find_spec("torch"):
         raise UserError(f"CTranslate2 makes {quantization} with PyTorch: pip install torch, or choose another type")
@@ -40,18 +39,17 @@ def write_ctranslate2(translator: Translator, folder: Path, quantization: str = 
     spec.save(str(folder))
     pieces = translator.tokenizer.source_pieces(translator.tokenizer.source_tags)
     names, longest = tokenizer_names(translator), translator.max_length - 1  # without the end token
-    # A learned table cannot be longer than the network's; CTranslate2 fails where a table ends.
-    kind = "learned" if translator.config.positions == "learned" else "other"
-    limit = filled(f"ctranslate2_{kind}_positions", longest=longest, positions=translator.max_length)
+    # CTranslate2 fails where a table ends, and a learned one ends where the network's does.
+    beyond = "an error" if translator.config.positions == "learned" else "not refused, but translated badly"
     tags = f"{pieces} + " if pieces else ""
-    return filled("ctranslate2", tags=tags, patience=PATIENCE, longest=longest, limit=limit, **names)
+    return filled("ctranslate2", tags=tags, patience=PATIENCE, longest=longest, beyond=beyond, **names)
 
 
 def _specification(translator: Translator) -> TransformerSpec:
     config, params, tokenizer = translator.config, translator.params, translator.tokenizer
-    is_rotary = {"rotary": True, "learned": False, "sinusoidal": False}[config.positions]
+    is_rotary = config.positions == "rotary"
     options = {
-        "pre_norm": {"pre": True, "post": False}[config.norm],
+        "pre_norm": config.norm == "pre",
         "activation": ACTIVATIONS[config.activation],
         "qk_norm": bool(config.qk_norm),
         "rotary_dim": 0 if is_rotary else None,  # 0: all dimensions
@@ -122,20 +120,21 @@ def _copy_linear(spec: common_spec.LinearSpec, *params: Any) -> None:
         spec.bias = np.concatenate([np.array(layer["bias"]) for layer in params])
 
 
-def ctranslate2_engine(folder: Path, translator: Translator) -> Engine:
-    """Returns the engine of a folder exported for CTranslate2."""
+def load(export: Export, folder: Path) -> Engine:
+    """Returns CTranslate2 with the folder."""
     engine = ctranslate2.Translator(str(folder), compute_type="default")
-    tokenizer = translator.tokenizer
+    tokenizer = export.translator.tokenizer
 
-    def translate(source: list[int], beam_size: int) -> tuple[list[int], float]:
-        (result,) = engine.translate_batch(
-            [tokenizer.source_pieces(source)],
-            beam_size=beam_size,
-            length_penalty=0,
-            return_scores=True,
-            min_decoding_length=0,  # by default, the end token is ruled out at the first position
-            max_decoding_length=min(default_max_length(len(source)), translator.max_length),
-        )
-        return [tokenizer.target.piece_to_id(piece) for piece in result.hypotheses[0]], result.scores[0]
+    def translate(lines: Sequence[str], beam_size: int) -> Iterator[tuple[list[int], float]]:
+        for source in tokenizer.encode_source(lines):
+            (result,) = engine.translate_batch(
+                [tokenizer.source_pieces(source)],
+                beam_size=beam_size,
+                length_penalty=0,
+                return_scores=True,
+                min_decoding_length=0,  # by default, the end token is ruled out at the first position
+                max_decoding_length=min(default_max_length(len(source)), export.translator.max_length),
+            )
+            yield [tokenizer.target.piece_to_id(piece) for piece in result.hypotheses[0]], result.scores[0]
 
     return translate

@@ -3,18 +3,18 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import jax
+from typing import Any, NamedTuple
 
 from lingua_flax.data.tokenizer import model_paths
 from lingua_flax.host.files import write_atomically
 from lingua_flax.host.version import VERSION
-from lingua_flax.options.schema import DataConfig
+from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.options.export_formats import FORMATS, ExportFormat
+from lingua_flax.options.schema import Quantization
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.translator import Translator
 
@@ -26,6 +26,16 @@ FORMAT_VERSION = 1  # of the manifest and of what the loaders read
 MADE_WITH = ("jax", "ctranslate2", "safetensors", "sentencepiece", "transformers")  # whose versions are recorded
 LABELS = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower case", "chrf": "chrF", "ter": "TER"}
 LABELS["published_bleu"] = "BLEU, published protocol"
+
+
+class Export(NamedTuple):
+    """What is exported, for the functions `write` and `load` that the module of each format has."""
+
+    translator: Translator
+    format: ExportFormat
+    quantization: Quantization = "float32"  # of the matrices
+    beam_size: int = 5  # of the search, where the format prescribes it
+    run: Path = Path()  # the workdir
 
 
 def filled(name: str, **fields: Any) -> str:
@@ -40,19 +50,13 @@ def tokenizer_names(translator: Translator) -> dict[str, str]:
     return {"source": paths[0].name, "target": paths[-1].name}
 
 
-def write_tokenizers(translator: Translator, folder: Path) -> None:
-    """Writes the SentencePiece model of each side."""
-    for side, name in tokenizer_names(translator).items():
-        (folder / name).write_bytes(getattr(translator.tokenizer, side).serialized_model_proto())
-
-
-def describe(translator: Translator, data: DataConfig) -> dict[str, Any]:
+def describe(translator: Translator) -> dict[str, Any]:
     """Returns everything that is needed to translate with the parameters, as JSON."""
     tokenizer = translator.tokenizer
     return {
-        "source_language": data.source_language,
-        "target_language": data.target_language,
-        "model": translator.config.model_dump(),
+        "source_language": translator.languages[0],
+        "target_language": translator.languages[1],
+        "model": dict(translator.config),
         "vocab_sizes": {"source": tokenizer.source_vocab_size, "target": tokenizer.target_vocab_size},
         "tokenizers": tokenizer_names(translator),
         "source_tags": list(tokenizer.source_tags),
@@ -65,7 +69,42 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def write_manifest(folder: Path, export_format: str, quantization: str, step: int) -> None:
+def write_description(
+    folder: Path, export: Export, usage: str, scores: Mapping[str, Any] | None, lines: Sequence[str]
+) -> None:
+    """Writes README.md, tokenizers and manifest.json; one of the lines becomes the example of the usage."""
+    translator, data = export.translator, read_workdir_config(export.run).data
+    is_for_hub = FORMATS[export.format].is_for_hub
+    source, target = translator.languages
+    text = filled(
+        "README",
+        source=source,
+        target=target,
+        corpora=", ".join(dict.fromkeys([data.name, *(entry.name for entry in data.mixture)])),
+        config=translator.config,
+        size=translator.num_parameters,
+        step=translator.step,
+        usage=_with_example(usage, translator, lines),
+        scores=_scores_table(scores),
+        version=VERSION,
+    )
+    head = model_card(translator.languages, data.name, scores) if is_for_hub else ""
+    (folder / "README.md").write_text(f"{head}{text}\n", encoding="utf-8")
+    if not is_for_hub:
+        for side, file in tokenizer_names(translator).items():
+            (folder / file).write_bytes(getattr(translator.tokenizer, side).serialized_model_proto())
+    _write_manifest(folder, export)
+
+
+def _with_example(usage: str, translator: Translator, lines: Sequence[str]) -> str:
+    plain = (line for line in lines if not set(line) & set('"\\$`'))  # which are not quoted in code and shells
+    if not (example := next(plain, None)):
+        return usage
+    (translation,) = translator.translate_sentences([example], beam_size=5, warn=False)
+    return f"{usage.replace(EXAMPLE, example).rstrip()}\n\nLingua Flax, with 5 beams, translates it: {translation.text}"
+
+
+def _write_manifest(folder: Path, export: Export) -> None:
     """Writes manifest.json, and the files that it lists to the disk, so that the folder can be given its name."""
     files = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -73,35 +112,23 @@ def write_manifest(folder: Path, export_format: str, quantization: str, step: in
             files[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
     record = {
-        "format": export_format,
+        "format": export.format,
         "format_version": FORMAT_VERSION,
-        "quantization": quantization,
-        "checkpoint_step": step,
+        "quantization": export.quantization,
+        "checkpoint_step": export.translator.step,
         "made_with": {"lingua_flax": VERSION, **{name: version(name) for name in MADE_WITH if find_spec(name)}},
         "files": files,
     }
     write_json(folder / "manifest.json", record)
 
 
-def write_readme(
-    folder: Path, translator: Translator, data: DataConfig, usage: str, scores: Mapping[str, Any] | None, head: str = ""
-) -> None:
-    """Writes README.md: `head`, what the network is, how to use it (Markdown), and scores of lingua-flax evaluate."""
-    corpora = ", ".join(dict.fromkeys([data.name, *(entry.name for entry in data.mixture)]))
-    fields = {"data": data, "corpora": corpora, "usage": usage, "scores": _scores_table(scores), "version": VERSION}
-    size = sum(leaf.size for leaf in jax.tree.leaves(translator.params))
-    text = filled("README", **fields, config=translator.config, size=size, step=translator.step)
-    (folder / "README.md").write_text(f"{head}{text}\n", encoding="utf-8")
-
-
-def model_card(data: DataConfig, scores: Mapping[str, Any] | None) -> str:
+def model_card(languages: Sequence[str], corpus: str, scores: Mapping[str, Any] | None) -> str:
     """Returns the metadata at the head of a README.md, YAML, from which the hub makes its page of the model."""
-    languages = [data.source_language, data.target_language]
     index = ""
     if scores:
-        corpus = {"type": data.name, "name": data.name}
         metric = {"type": "bleu", "value": round(scores["bleu"], 2), "name": f"sacreBLEU {scores['bleu_signature']}"}
-        result = {"task": {"type": "translation"}, "dataset": corpus, "metrics": [metric]}
+        dataset = {"type": corpus, "name": corpus}
+        result = {"task": {"type": "translation"}, "dataset": dataset, "metrics": [metric]}
         models = [{"name": "-".join(languages), "results": [result]}]
         index = f"model-index: {json.dumps(models, ensure_ascii=False)}\n"
     return filled("model_card", languages=json.dumps(languages), index=index) + "\n\n"  # JSON is YAML, too
@@ -110,14 +137,7 @@ def model_card(data: DataConfig, scores: Mapping[str, Any] | None) -> str:
 def _scores_table(scores: Mapping[str, Any] | None) -> str:
     if not scores:
         return "None were given (lingua-flax export --scores)."
+    signatures = {name: scores.get(f"{name}_signature", "").replace("|", r"\|") for name in LABELS}  # has bars itself
+    rows = (f"| {LABELS[name]} | {scores[name]:.2f} | {signatures[name]} |" for name in LABELS if name in scores)
     searched = f"beam size {scores['beam_size']}" if "beam_size" in scores else "sampled"
-    rows = [
-        f"On {scores['sentences']:,} sentences, {searched}, checkpoint of step {scores['checkpoint_step']:,}:\n",
-        "| | | signature |",
-        "|---|---|---|",
-    ]
-    for name, label in LABELS.items():
-        if name in scores:
-            signature = scores.get(f"{name}_signature", "").replace("|", r"\|")  # bars separate its parts
-            rows.append(f"| {label} | {scores[name]:.2f} | {signature} |")
-    return "\n".join(rows)
+    return filled("scores", **scores, searched=searched, rows="\n".join(rows))

@@ -1,10 +1,13 @@
 """Export as one HTML file that translates in a browser, offline: the server's page, with the network in JavaScript."""
 
 import base64
-import dataclasses
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,38 +17,78 @@ from safetensors.numpy import save
 from sentencepiece import SentencePieceProcessor
 
 from lingua_flax.data.placeholders import TO_KEEP
-from lingua_flax.export.description import FORMAT_VERSION, describe
-from lingua_flax.export.parity import Engine, engine_of
-from lingua_flax.host.errors import UserError
+from lingua_flax.export.description import FORMAT_VERSION, Export, describe
+from lingua_flax.export.parity import Engine
+from lingua_flax.host.errors import RunError, UserError
+from lingua_flax.host.interruption import interruption
 from lingua_flax.host.version import VERSION
+from lingua_flax.inspection.run_report import RunReport, example_sentences
 from lingua_flax.model.parameters import params_by_name, replace_params
-from lingua_flax.options.schema import DataConfig, DecodingOptions
+from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.page.documents import bundled, in_script, page_html
-from lingua_flax.translation.translator import Translator
 
 MODULES = Path(__file__).parent / "browser"
-ROW_SCALE = ".row_scale"
 LARGEST = 127  # of the integers
+SECONDS = 15.0  # of a comparison, in which a small network translates 100 lines
 KINDS = {1: "unigram", 2: "bpe"}  # of tokenizers, as SentencePiece counts them
 TYPES = {1: "normal", 2: "unknown", 3: "control", 4: "user", 6: "byte"}  # of pieces
 
 
-def html_document(
-    translator: Translator, data: DataConfig, answers: Mapping[str, Any], *, quantized: bool, beam_size: int
-) -> str:
+def write(export: Export, path: Path) -> str:
+    """Writes the file; raises UserError if its program has no code for the tokenizer."""
+    run = RunReport(export.run).read() | {"checkpoints": [export.translator.step], "seconds_since_change": None}
+    source, target = export.translator.languages
+    language = {"code": source, "name": source, "targets": [target]}
+    answers = {"run": run, "examples": example_sentences(export.run), "languages": [language]}
+    path.write_text(html_document(export, answers), encoding="utf-8")
+    return "open it in a browser"
+
+
+def find_deno() -> str | None:
+    """Returns the path of Deno, which runs JavaScript, in PATH or beside Python, where pip installs it."""
+    return shutil.which("deno") or shutil.which("deno", path=Path(sys.executable).parent)
+
+
+def load(_: Export, path: Path) -> Engine:
+    """Returns the program of the file, run by Deno; raises ImportError if that is not installed."""
+    if not find_deno():
+        raise ImportError("Deno, which runs JavaScript, is missing", name="deno")
+
+    def translate(lines: Sequence[str], beam_size: int) -> Iterator[tuple[list[int], float]]:
+        for answer in ask_file(path, [{"line": line, "beam_size": beam_size} for line in lines], SECONDS):
+            if "error" in answer:
+                raise RunError(f"the file does not translate: {answer['error']}")
+            yield answer["answer"]["tokens"][:-1], answer["answer"]["score"]
+
+    return translate
+
+
+def ask_file(path: Path, messages: Sequence[Mapping[str, Any]], seconds: float) -> list[dict[str, Any]]:
+    """Returns what the worker of an exported file answers, in so many seconds; raises RunError if Deno fails."""
+    program = [find_deno() or "deno", "run", "--no-config", "--no-lock", "--allow-read", MODULES / "ask_file.js"]
+    options: Any = {"env": os.environ | {"DENO_NO_UPDATE_CHECK": "1"}, "capture_output": True, "encoding": "utf-8"}
+    done = subprocess.run([*program, path, str(seconds)], input=json.dumps(messages), check=False, **options)
+    interruption.check()  # Ctrl-C reaches both
+    if done.returncode:
+        raise RunError(f"Deno, which was to run the file, fails: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def html_document(export: Export, answers: Mapping[str, Any]) -> str:
     """Returns the file, with answers to GET requests by their paths; raises UserError if it cannot tokenize."""
+    translator = export.translator
     sides = dict.fromkeys((translator.tokenizer.source, translator.tokenizer.target))  # one if the tokenizer is joint
     tokenizers = [_tokenizer(side) for side in sides]
-    decoding = DecodingOptions(beam_size=beam_size)
-    described = describe(translator, data)
+    decoding = DecodingOptions(beam_size=export.beam_size)
+    described = describe(translator)
     description = {
         **{name: described[name] for name in ("model", "source_tags", "source_language")},
         **{"made_with": VERSION, "format_version": FORMAT_VERSION, "checkpoint_step": translator.step},
         "kept": TO_KEEP.pattern,
-        "decoding": {"beam_size": beam_size, "length_penalty": decoding.length_penalty},
+        "decoding": {"beam_size": export.beam_size, "length_penalty": decoding.length_penalty},
         "tokenizers": [fields for fields, _ in tokenizers],
     }
-    arrays = _stored(translator, quantized=quantized)
+    arrays = _stored(translator.params, quantized=export.quantization == "int8")
     arrays |= {f"charsmap.{i}": np.frombuffer(charsmap, np.uint8) for i, (_, charsmap) in enumerate(tokenizers)}
     assert translator.tokenizer.words  # of a run
     arrays["words"] = np.frombuffer("\n".join(translator.tokenizer.words.counts).encode(), np.uint8)
@@ -56,29 +99,17 @@ def html_document(
         "worker": bundled(MODULES / "worker.js"),
         "network": base64.b64encode(packed).decode(),
     }
-    title = f"{data.source_language} to {data.target_language} · Lingua Flax"
-    return page_html(title, MODULES / "file.js", content)
+    return page_html(f"{' to '.join(translator.languages)} · Lingua Flax", MODULES / "file.js", content)
 
 
-def html_engine(translator: Translator, lines: Sequence[str], *, quantized: bool) -> Engine:
-    """Returns the engine that translates these lines with the weights of the file, in JAX."""
-    arrays = _stored(translator, quantized=quantized)
-    weights = {}
-    for name, array in arrays.items():
-        if not name.endswith(ROW_SCALE):
-            rows = array * arrays[name + ROW_SCALE][:, None] if name + ROW_SCALE in arrays else array
-            weights[name] = rows.T if name.endswith("kernel") else rows
-    return engine_of(dataclasses.replace(translator, params=replace_params(translator.params, weights)), lines)
-
-
-def _stored(translator: Translator, *, quantized: bool) -> dict[str, np.ndarray]:
+def _stored(params: Any, *, quantized: bool) -> dict[str, np.ndarray]:
     """Returns the parameters by name; of matrices, a row for each output, and the scales of the rows."""
     arrays = {}
-    for name, array in params_by_name(jax.device_get(translator.params)).items():
+    for name, array in params_by_name(jax.device_get(params)).items():
         rows = np.ascontiguousarray(array.T if name.endswith("kernel") else array, np.float32)
         if quantized and rows.ndim == 2:
             scales = np.maximum(np.abs(rows).max(axis=1), 1e-12) / LARGEST
-            arrays[name + ROW_SCALE] = scales
+            arrays[f"{name}.row_scale"] = scales
             rows = np.round(rows / scales[:, None]).astype(np.int8)
         arrays[name] = rows
     return arrays

@@ -1,7 +1,7 @@
 """Export as a workdir: the network alone, to be handed on, in half the space or less."""
 
+import functools
 import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from lingua_flax.data.known_words import WORDS_NAME
-from lingua_flax.export.description import filled
-from lingua_flax.export.parity import Engine, engine_of
+from lingua_flax.export.description import Export, filled
+from lingua_flax.export.parity import Engine, translated
 from lingua_flax.options.config_files import CONFIG_NAME, HELD_OUT_NAME
 from lingua_flax.options.schema import ComputeConfig
 from lingua_flax.runs.checkpoint import read_metadata, save_network
@@ -18,19 +18,21 @@ from lingua_flax.runs.workdir import Workdir
 from lingua_flax.translation.translator import Translator
 
 
-def write_workdir(
-    translator: Translator, run: Path, folder: Path, params_type: str, lines: Sequence[str]
-) -> tuple[str, Callable[[], Engine]]:
-    """Writes what a workdir needs but its training; returns how to use it, as Markdown, and the engine of the lines."""
+def write(export: Export, folder: Path) -> str:
+    """Writes what a workdir needs but its training."""
+    step = export.translator.step
     for name in (CONFIG_NAME, WORDS_NAME, HELD_OUT_NAME):
-        if (run / name).exists():
-            shutil.copyfile(run / name, folder / name)
-    params = jax.tree.map(lambda leaf: np.asarray(leaf, jnp.dtype(params_type)), jax.device_get(translator.params))
-    metadata = read_metadata(Workdir(run).checkpoints, translator.step)
-    save_network(Workdir(folder).checkpoints, translator.step, params, metadata | {"best_step": translator.step})
+        if (export.run / name).exists():
+            shutil.copyfile(export.run / name, folder / name)
+    stored = jnp.dtype(export.quantization)
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, stored), jax.device_get(export.translator.params))
+    metadata = read_metadata(Workdir(export.run).checkpoints, step)
+    save_network(Workdir(folder).checkpoints, step, params, metadata | {"best_step": step})
+    return filled("workdir")
 
-    def load() -> Engine:
-        own = ComputeConfig(platform="cpu", precision="float32")
-        return engine_of(Translator.load(folder, devices=own), lines)
 
-    return filled("workdir"), load
+def load(export: Export, folder: Path) -> Engine:
+    """Returns this program with the workdir."""
+    language = export.translator.languages[1] if export.translator.tokenizer.source_tags else None
+    devices = ComputeConfig(platform="cpu", precision="float32")
+    return functools.partial(translated, Translator.load(folder, devices=devices, target_language=language))

@@ -19,6 +19,17 @@ from safetensors.numpy import load_file
 from sentencepiece import SentencePieceProcessor
 
 EPSILON = 1e-6  # of all norms
+# The options of the network that this program knows, which may have any value or one of those in KNOWN.
+ANY = {"num_encoder_layers", "num_decoder_layers", "embed_dim", "num_heads", "mlp_dim", "max_length", "position_base"}
+IRRELEVANT = {"dropout_rate", "attention_dropout_rate", "attention"}  # only training reads them
+KNOWN = {
+    "activation": ("relu", "gelu"),
+    "norm": ("pre", "post"),
+    "positions": ("sinusoidal", "learned", "rotary"),
+    "rotary_cross_attention": (True, False),
+    "qk_norm": (True, False, "self"),
+    "tied_embeddings": ("all", "decoder", "none"),
+}
 LINE_BREAKS = str.maketrans("\n\r", "  ")  # that byte fallback can produce; each translation is a single line
 
 
@@ -28,6 +39,8 @@ class Network:
     def __init__(self, folder: Path):
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.model = self.config["model"]
+        if unknown := unknown_options(self.model):
+            raise ValueError(f"this program does not know {unknown}")
         arrays = load_file(folder / "model.safetensors")
         self.parameters = {name: array.astype(np.float32) for name, array in arrays.items()}
 
@@ -120,6 +133,12 @@ class Network:
     def rms_norm(self, name: str, x: np.ndarray) -> np.ndarray:
         """Divides each vector [..., H] by its root mean square, then scales it."""
         return x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + EPSILON) * self.parameters[f"{name}.scale"]
+
+
+def unknown_options(model: dict) -> str:
+    """Returns the options of a network that this program does not know, or not with their values; empty if none."""
+    listed = {name: value for name, value in model.items() if name not in ANY | IRRELEVANT}
+    return ", ".join(f"{name} = {value}" for name, value in listed.items() if value not in KNOWN.get(name, ()))
 
 
 def beam_search(network: Network, source: list[int], beams: int, alpha: float = 0.0) -> tuple[list[int], float]:

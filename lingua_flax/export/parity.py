@@ -1,26 +1,35 @@
 """Checks that an exported network translates as the run does: greedy and with beams, without a length penalty."""
 
-import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from rich.table import Table
 
+from lingua_flax.data.corpora import open_corpus
+from lingua_flax.data.corpora.downloads import offline
+from lingua_flax.data.text_files import read_lines
 from lingua_flax.data.tokenizer import Tokenizer
+from lingua_flax.export.description import Export
+from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.interruption import interruption
-from lingua_flax.host.terminal import print_table
-from lingua_flax.options.special_ids import EOS_ID
+from lingua_flax.host.terminal import print_table, progress_bar
+from lingua_flax.options.schema import DataConfig
 from lingua_flax.translation.decoding import default_max_length
-from lingua_flax.translation.hypotheses import Hypothesis
 from lingua_flax.translation.translator import Translator
 
 LINES = 100
 TOLERANCE = 1e-3  # of scores, which are sums of natural log-probabilities
 REQUIRED = 0.99  # share of the lines with equal translations
+NOT_COMPARED = "the export is not compared with the run: %s"
 
-# Source ids of a sentence, beam size -> target ids without the end token, and the score.
-Engine = Callable[[list[int], int], tuple[list[int], float]]
+log = logging.getLogger(__name__)
+
+# Lines, beam size -> for each line, in order, its target ids without the end token, and their log-probability; a slow
+# engine may leave out the last lines.
+Engine = Callable[[Sequence[str], int], Iterable[tuple[list[int], float]]]
 
 
 class Parity(NamedTuple):
@@ -39,6 +48,31 @@ class Parity(NamedTuple):
         return self.equal + self.tied >= REQUIRED * self.lines and self.score_difference <= TOLERANCE
 
 
+def lines_to_verify(translator: Translator, data: DataConfig, verify: Path | None) -> list[str]:
+    """Returns lines of a file, or by default of the validation split; none, which the log says, if it is not here.
+
+    Raises UserError if the file has none that can be compared.
+    """
+    try:
+        with offline():
+            sources = read_lines(verify) if verify else _validation_sources(data, translator.languages[0])
+            if lines := lines_to_compare(sources, translator.tokenizer, translator.max_length):
+                return lines
+        raise UserError(f"{verify or 'the validation split'} has no lines of at most {translator.max_length} tokens")
+    except UserError as error:
+        if verify:
+            raise
+        log.warning(NOT_COMPARED, f"{error}; or give lines with --verify FILE")
+        return []
+
+
+def _validation_sources(data: DataConfig, language: str) -> Iterator[str]:
+    sides = (data.source_language, data.target_language)
+    if language not in sides:
+        raise UserError(f"the validation split is not in {language}")
+    return (pair[sides.index(language)] for pair in open_corpus(data).split("validation"))
+
+
 def lines_to_compare(lines: Iterable[str], tokenizer: Tokenizer, max_tokens: int) -> list[str]:
     """Returns the first LINES lines that have tokens, no more than `max_tokens`, and nothing that is to be kept."""
     plain = (line for line in lines if not tokenizer.protect(line).spans)  # exports know nothing of placeholders
@@ -46,47 +80,58 @@ def lines_to_compare(lines: Iterable[str], tokenizer: Tokenizer, max_tokens: int
     return list(itertools.islice(suitable, LINES))
 
 
-def engine_of(translator: Translator, lines: Sequence[str]) -> Engine:
-    """Returns the engine that translates these lines with a translator, all of them when it is first asked."""
-
-    @functools.cache
-    def best(beam_size: int) -> dict[tuple[int, ...], Hypothesis]:
-        ids = map(tuple, translator.tokenizer.encode_source(lines))
-        found = translator.translate_sentences(lines, beam_size=beam_size, length_penalty=0.0, warn=False)
-        return {source: each.hypotheses[0] for source, each in zip(ids, found, strict=True)}
-
-    def translate(ids: list[int], beam_size: int) -> tuple[list[int], float]:
-        hypothesis = best(beam_size)[tuple(ids)]
-        return list(hypothesis.tokens[:-1]), hypothesis.score
-
-    return translate
+def translated(translator: Translator, lines: Sequence[str], beam_size: int) -> list[tuple[list[int], float]]:
+    """Returns what an engine does, for a translator."""
+    found = translator.translate_sentences(lines, beam_size=beam_size, length_penalty=0.0, warn=False)
+    return [(list(own.hypotheses[0].tokens[:-1]), own.hypotheses[0].score) for own in found]
 
 
 def compare(
     engine: Engine, translator: Translator, lines: Sequence[str], beam_size: int, advance: Callable[[int], None]
 ) -> Parity:
     """Translates the lines with both and compares translations and scores; raises Interrupted after a signal."""
-    expected = translator.translate_sentences(lines, beam_size=beam_size, length_penalty=0.0, warn=False)
-    cut, equal, tied, difference = 0, 0, 0, 0.0
-    for line, translation in zip(lines, expected, strict=True):
+    right = zip(lines, translator.tokenizer.encode_source(lines), translated(translator, lines, beam_size), strict=True)
+    expected = [
+        (line, ids, score)
+        for line, source, (ids, score) in right
+        if len(ids) + 1 < min(default_max_length(len(source)), translator.max_length)
+    ]
+    compared, equal, tied, difference = 0, 0, 0, 0.0
+    found = engine([line for line, _, _ in expected], beam_size)
+    for (_, expected_ids, expected_score), (ids, score) in zip(expected, found, strict=False):
+        compared += 1
         advance(1)
         interruption.check()
-        (source,) = translator.tokenizer.encode_source([line])
-        best = translation.hypotheses[0]
-        if len(best.tokens) >= min(default_max_length(len(source)), translator.max_length):
-            cut += 1
-            continue
-        ids, score = engine(source, beam_size)
-        if [*ids, EOS_ID] == list(best.tokens):
+        if ids == expected_ids:
             equal += 1
-            difference = max(difference, abs(score - best.score))
-        elif abs(score - best.score) <= TOLERANCE:
+            difference = max(difference, abs(score - expected_score))
+        elif abs(score - expected_score) <= TOLERANCE:
             tied += 1
-    return Parity(beam_size, len(lines) - cut, cut, equal, tied, difference)
+    advance(len(lines) - compared)
+    return Parity(beam_size, compared, len(lines) - len(expected), equal, tied, difference)
 
 
-def print_parity(title: str, results: Sequence[Parity]) -> None:
-    """Prints a table with a row for each beam size; "same score" counts other translations with the same score."""
+def check_parity(export: Export, load: Callable[[], Engine], lines: Sequence[str]) -> None:
+    """Compares what `load` returns with the run, in a table; raises RunError if too much differs, in float32."""
+    if not lines:
+        return
+    try:
+        engine = load()
+    except ImportError as error:
+        log.warning(NOT_COMPARED, f"{error}; pip install {error.name}")
+        return
+    beam_sizes = dict.fromkeys((1, export.beam_size))
+    with progress_bar(len(beam_sizes) * len(lines), "lines compared") as advance:
+        results = [compare(engine, export.translator, lines, beam_size, advance) for beam_size in beam_sizes]
+    _print_table(f"{export.format}, {export.quantization}", results)
+    if not any(result.lines for result in results):
+        log.warning(NOT_COMPARED, "all translations reach the length limit")
+    if export.quantization == "float32" and not all(result.holds for result in results):
+        raise RunError(f"the export does not translate as {export.run} does, so nothing was written")
+
+
+def _print_table(title: str, results: Sequence[Parity]) -> None:
+    """Prints a row for each beam size; "same score" counts other translations with the same score."""
     table = Table(title=title, title_justify="left")
     for heading in ("search", "lines", "same translation", "same score", "largest difference of scores", "cut short"):
         table.add_column(heading, justify="left" if heading == "search" else "right")

@@ -1,6 +1,5 @@
 """Export as safetensors: the parameters by name, readable from any framework."""
 
-import functools
 import shutil
 from pathlib import Path
 
@@ -8,22 +7,24 @@ import jax
 from safetensors.numpy import save
 
 from lingua_flax.export import numpy_translator
-from lingua_flax.export.description import describe, filled, write_json
-from lingua_flax.export.numpy_translator import Network, beam_search
+from lingua_flax.export.description import Export, describe, filled, write_json
 from lingua_flax.export.parity import Engine
+from lingua_flax.host.errors import UserError
 from lingua_flax.model.parameters import params_by_name
-from lingua_flax.options.schema import DataConfig
-from lingua_flax.translation.translator import Translator
 
 
-def write_safetensors(translator: Translator, data: DataConfig, folder: Path) -> str:
-    """Writes model.safetensors, config.json and translate.py, and returns how to use them, as Markdown."""
-    (folder / "model.safetensors").write_bytes(save(params_by_name(jax.device_get(translator.params))))
-    write_json(folder / "config.json", describe(translator, data))
+def write(export: Export, folder: Path) -> str:
+    """Writes model.safetensors, config.json and translate.py; raises UserError if that does not know the network."""
+    described = describe(export.translator)
+    if unknown := numpy_translator.unknown_options(described["model"]):
+        raise UserError(f"export/numpy_translator.py, which --format safetensors copies, does not know {unknown}")
+    (folder / "model.safetensors").write_bytes(save(params_by_name(jax.device_get(export.translator.params))))
+    write_json(folder / "config.json", described)
     shutil.copyfile(numpy_translator.__file__, folder / "translate.py")
     return filled("safetensors")
 
 
-def safetensors_engine(folder: Path) -> Engine:
-    """Returns the engine of a folder exported as safetensors, which is the code that translate.py there runs."""
-    return functools.partial(beam_search, Network(folder))
+def load(export: Export, folder: Path) -> Engine:
+    """Returns the code that translate.py runs, with the folder."""
+    network, encode = numpy_translator.Network(folder), export.translator.tokenizer.encode_source
+    return lambda lines, beams: (numpy_translator.beam_search(network, source, beams) for source in encode(lines))

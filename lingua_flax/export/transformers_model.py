@@ -4,19 +4,19 @@ Networks with pre-norm become a Pegasus model, those with post-norm a Marian mod
 sinusoids stand in two halves, sines and cosines, while ours alternate, so all dimensions of the stream are reordered.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 from safetensors.numpy import save
 
-from lingua_flax.export.description import NEVER, filled, write_json
+from lingua_flax.export.description import NEVER, Export, filled, write_json
 from lingua_flax.export.parity import Engine
 from lingua_flax.model.parameters import params_by_name
 from lingua_flax.model.positions import sinusoidal_positions
-from lingua_flax.options.exportable import check_exportable
-from lingua_flax.options.schema import DataConfig, ModelConfig
+from lingua_flax.options.export_formats import check_exportable
+from lingua_flax.options.schema import ModelConfig
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.decoding import default_max_length
 from lingua_flax.translation.translator import Translator
@@ -28,8 +28,9 @@ PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": 
 SUBLAYERS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
 
 
-def write_transformers(translator: Translator, data: DataConfig, folder: Path) -> str:
+def write(export: Export, folder: Path) -> str:
     """Writes model and tokenizer, and returns their use; raises UserError if transformers has no such model."""
+    translator = export.translator
     config, tokenizer = translator.config, translator.tokenizer
     check_exportable("transformers", config)
     params = params_by_name(jax.device_get(translator.params))
@@ -64,12 +65,12 @@ def write_transformers(translator: Translator, data: DataConfig, folder: Path) -
         },
     )
     write_json(folder / "generation_config.json", {**special, "num_beams": 5, "max_length": config.max_length})
-    tag = f">>{data.target_language}<<" if tokenizer.source_tags else ""  # as MarianTokenizer takes it before a text
-    _write_tokenizer(translator, data, folder, tag)
+    tag = f">>{translator.languages[1]}<<" if tokenizer.source_tags else ""  # as MarianTokenizer takes it before a text
+    _write_tokenizer(translator, folder, tag)
     return filled("transformers", tag=f"{tag} ".lstrip(), longest=config.max_length - 1)
 
 
-def _write_tokenizer(translator: Translator, data: DataConfig, folder: Path, tag: str) -> None:
+def _write_tokenizer(translator: Translator, folder: Path, tag: str) -> None:
     tokenizer = translator.tokenizer
     for name, side in (("source.spm", tokenizer.source), ("target.spm", tokenizer.target)):
         (folder / name).write_bytes(side.serialized_model_proto())
@@ -78,8 +79,8 @@ def _write_tokenizer(translator: Translator, data: DataConfig, folder: Path, tag
     write_json(folder / "vocab.json", {name: number for number, name in enumerate(names)})
     settings = {
         "tokenizer_class": "MarianTokenizer",
-        "source_lang": data.source_language,
-        "target_lang": data.target_language,
+        "source_lang": translator.languages[0],
+        "target_lang": translator.languages[1],
         "model_max_length": translator.max_length,
         "split_special_tokens": True,  # "</s>" in a text is text
         **{f"{name}_token": pieces[number] for name, number in (("pad", PAD_ID), ("eos", EOS_ID), ("unk", UNK_ID))},
@@ -125,28 +126,23 @@ def _tensors(config: ModelConfig, params: Mapping[str, np.ndarray]) -> Iterator[
             yield from norm(f"model.{stack}.layer_norm", f"{stack}_norm")
 
 
-def transformers_engine(folder: Path, translator: Translator) -> Engine:
-    """Returns the engine of an exported folder; raises ImportError without transformers or torch."""
+def load(export: Export, folder: Path) -> Engine:
+    """Returns transformers with the folder; raises ImportError without that package or torch."""
     import torch
     from transformers import AutoModelForSeq2SeqLM
 
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    options = {"length_penalty": 0.0, "output_scores": True, "return_dict_in_generate": True}
 
-    def translate(source: list[int], beam_size: int) -> tuple[list[int], float]:
-        longest = min(default_max_length(len(source)), translator.max_length)
-        result = model.generate(
-            torch.tensor([source]),
-            num_beams=beam_size,
-            length_penalty=0.0,
-            max_length=longest + 1,  # with the start token
-            output_scores=True,
-            return_dict_in_generate=True,
-        )
-        if beam_size == 1:
-            score = model.compute_transition_scores(result.sequences, result.scores, normalize_logits=True).sum().item()
-        else:
-            score = result.sequences_scores[0].item()
-        ids = result.sequences[0, 1:].tolist()
-        return ids[: ids.index(EOS_ID)], score
+    def translate(lines: Sequence[str], beam_size: int) -> Iterator[tuple[list[int], float]]:
+        for source in export.translator.tokenizer.encode_source(lines):
+            longest = min(default_max_length(len(source)), export.translator.max_length) + 1  # with the start token
+            result = model.generate(torch.tensor([source]), num_beams=beam_size, max_length=longest, **options)
+            if beam_size == 1:
+                scores = model.compute_transition_scores(result.sequences, result.scores, normalize_logits=True)
+            else:
+                scores = result.sequences_scores[0]
+            ids = result.sequences[0, 1:].tolist()
+            yield ids[: ids.index(EOS_ID)], scores.sum().item()
 
     return translate

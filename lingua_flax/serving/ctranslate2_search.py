@@ -8,6 +8,7 @@ from pathlib import Path
 import ctranslate2
 
 from lingua_flax.export import ctranslate2_model
+from lingua_flax.export.description import Export
 from lingua_flax.options.schema import DecodingOptions, Quantization
 from lingua_flax.options.special_ids import EOS_ID
 from lingua_flax.translation.hypotheses import Hypothesis
@@ -57,7 +58,7 @@ def load_ctranslate2(
 ) -> CTranslate2Search:
     """Exports the network of a run into a temporary folder, and loads it from there for so many threads."""
     with tempfile.TemporaryDirectory() as folder:
-        ctranslate2_model.write_ctranslate2(translator, Path(folder), quantization)
+        ctranslate2_model.write(Export(translator, "ctranslate2", quantization), Path(folder))
         # One thread a worker: the threads of a matrix product wait for each other, on cores that are busy for long.
         model = ctranslate2.Translator(folder, compute_type="default", inter_threads=workers, intra_threads=1)
     return CTranslate2Search(translator, options, model)

@@ -14,7 +14,7 @@ from lingua_flax.devices.platform import compute_precision, pads_to_longest
 from lingua_flax.devices.sharding import local_rows, put_on_devices, replicated, row_sharding
 from lingua_flax.model.parameters import replace_params
 from lingua_flax.model.transformer import initial_params, structure
-from lingua_flax.options import exportable
+from lingua_flax.options import export_formats
 from lingua_flax.training.kernels.fused_attention import selected_attention
 from lingua_flax.training.kernels.trial import proven
 from lingua_flax.training.optimizer import Decay
@@ -53,7 +53,7 @@ class Learner:
         fused = candidate and proven(candidate, config)
         self.attention = str(fused or "plain")
         log.info("computing on %d x %s, %s, attention: %s", mesh.size, kind, precision.products, self.attention)
-        for line in exportable.summary(config.model):
+        for line in export_formats.summary(config.model):
             log.info("%s", line)
         self.local_rows = local_rows(mesh, config.rows_per_batch)
         self.network = structure(config.model, *self._vocab_sizes, precision, fused)

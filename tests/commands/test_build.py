@@ -27,7 +27,7 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.options.command_line import build as build_options
 from lingua_flax.options.command_line import parse
 from lingua_flax.options.config_files import read_config, read_workdir_config
-from lingua_flax.options.exportable import obstacles
+from lingua_flax.options.export_formats import obstacles
 from lingua_flax.options.schema import Section, TokenizerConfig
 from tests.conftest import HUNG_AFTER
 from tests.helpers.folders import contents

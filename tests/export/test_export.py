@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
-from lingua_flax.commands.export import ExportCommand, check_parity, lines_to_verify
 from lingua_flax.data.corpora import open_corpus
 from lingua_flax.data.corpora.downloads import Session, offline
 from lingua_flax.data.placeholders import PLACEHOLDERS
-from lingua_flax.export.parity import Parity, compare, engine_of, lines_to_compare
+from lingua_flax.export.description import Export
+from lingua_flax.export.parity import Parity, check_parity, compare, lines_to_compare, lines_to_verify, translated
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.interruption import interruption
 from lingua_flax.options.config_files import read_config, read_workdir_config
@@ -87,7 +87,7 @@ def test_mistakes_are_refused_in_one_sentence(trained, run, tmp_path):
         ("--output new", "format"),
         ("--format safetensors --output .", "exists already; delete it or choose another name"),
         ("--format safetensors --output no/new", "there is no folder "),
-        ("--format safetensors --output new --quantization int8", "no effect with --format safetensors, only with"),
+        ("--format safetensors --output new --quantization int8", "--format safetensors has float32"),
         ("--format safetensors --output new --scores other.json", "not a file that lingua-flax evaluate --json"),
         ("--format html --output new --verify lines", "lines"),
         ("--format html --output new --checkpoint 7", "checkpoint"),
@@ -113,34 +113,31 @@ def test_missing_corpus_is_reported_and_the_export_written(trained, run, tmp_pat
         assert thread.submit(Session().get, "http://localhost/").exception().reason == "it is not on this machine"
 
 
-def test_lines_to_compare_are_of_the_source_of_the_export_and_plain(toy, tmp_path):
+def test_lines_to_compare_are_of_the_source_of_the_export_and_plain(toy):
     data = read_config(toy).data  # of a text corpus, which is the same two files in either direction
-    options = ExportCommand(workdir=tmp_path, format="safetensors", output=tmp_path / "new")
     pair = next(iter(open_corpus(data).split("validation")))
     for languages, first in ((("en", "fr"), [pair.source]), (("fr", "en"), [pair.target]), (("de", "en"), [])):
         translator = dataclasses.replace(random_translator(), languages=languages)
-        assert lines_to_verify(translator, data, options)[:1] == first
+        assert lines_to_verify(translator, data, None)[:1] == first
     # The run keeps a URL, which the exported network has to translate.
     tokenizer = dataclasses.replace(translator.tokenizer, placeholders=PLACEHOLDERS[:3])
     lines = ["the cat eats", "https://example.org/a", "20,500", "milk at https://example.org/a", "milk"]
     assert lines_to_compare(lines, tokenizer, 64) == ["the cat eats", "milk"]
 
 
-def test_export_that_translates_otherwise_is_not_accepted(trained, tmp_path):
+def test_export_that_translates_otherwise_is_not_accepted(trained):
     translator = Translator.load(trained[0])
     lines = ["one two three.", "nine.", "four five."]
-    right = engine_of(translator, lines)
-    first = translator.tokenizer.encode_source(lines[:1])[0]
 
-    def wrong(source, beam_size):
-        ids, score = right(source, beam_size)
-        return ids, score - 0.5 * (source == first)
+    def wrong(lines, beam_size):
+        (ids, score), *others = translated(translator, lines, beam_size)
+        return [(ids, score - 0.5), *others]
 
     parity = compare(wrong, translator, lines, 1, lambda _: None)
     assert parity == Parity(beam_size=1, lines=3, cut=0, equal=3, tied=0, score_difference=pytest.approx(0.5))
-    options = ExportCommand(workdir=trained[0], format="safetensors", output=tmp_path / "new", beam_size=1)
+    export = Export(translator, "safetensors", beam_size=1)
     with pytest.raises(RunError, match=r"does not translate as .* does, so nothing was written"):
-        check_parity(translator, options, lambda: wrong, lines)
+        check_parity(export, lambda: wrong, lines)
     assert Parity(beam_size=1, lines=100, cut=0, equal=98, tied=1, score_difference=1e-3).holds
     assert not Parity(beam_size=1, lines=100, cut=0, equal=98, tied=0, score_difference=0.0).holds
     assert not Parity(beam_size=1, lines=100, cut=0, equal=100, tied=0, score_difference=2e-3).holds

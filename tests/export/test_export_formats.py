@@ -16,20 +16,18 @@ import pytest
 
 from lingua_flax.data import tokenizer as data_tokenizer
 from lingua_flax.data.corpora import open_corpus
-from lingua_flax.export import numpy_translator
-from lingua_flax.export.ctranslate2_model import write_ctranslate2
-from lingua_flax.export.description import model_card
+from lingua_flax.export import ctranslate2_model, numpy_translator, safetensors_model, transformers_model
+from lingua_flax.export.description import Export, model_card
 from lingua_flax.export.numpy_translator import Network, beam_search
-from lingua_flax.export.safetensors_model import write_safetensors
-from lingua_flax.export.transformers_model import write_transformers
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_workdir_config
-from lingua_flax.options.exportable import obstacles
-from lingua_flax.options.schema import DataConfig, ModelConfig
+from lingua_flax.options.export_formats import obstacles
+from lingua_flax.options.schema import ModelConfig
 from lingua_flax.options.special_ids import BOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.decoding import default_max_length
 from lingua_flax.translation.translator import Translator
 from tests.helpers.commands import succeed
+from tests.helpers.deno import conversation
 from tests.helpers.networks import (
     LINES,
     encoded,
@@ -52,7 +50,7 @@ def test_the_exported_program_replaces_the_line_breaks_that_this_repository_repl
 
 
 def numpy_scores(translator, folder):
-    write_safetensors(translator, DataConfig(), folder)
+    safetensors_model.write(Export(translator, "safetensors"), folder)
     network = Network(folder)
     scores = []
     for source, target in zip(*encoded(translator), strict=True):
@@ -63,7 +61,7 @@ def numpy_scores(translator, folder):
 
 
 def ctranslate2_scores(translator, folder):
-    write_ctranslate2(translator, folder)
+    ctranslate2_model.write(Export(translator, "ctranslate2"), folder)
     sources, targets = encoded(translator)
     results = ctranslate2.Translator(str(folder), intra_threads=1).score_batch(
         [translator.tokenizer.source_pieces(ids) for ids in sources],
@@ -92,7 +90,7 @@ def test_exports_compute_the_same_probabilities(tmp_path, joint, options):
 
 def test_numpy_search_finds_what_the_compiled_one_finds(tmp_path):
     translator = random_translator()
-    write_safetensors(translator, DataConfig(), tmp_path)
+    safetensors_model.write(Export(translator, "safetensors"), tmp_path)
     network, sources = Network(tmp_path), encoded(translator)[0]
     found = translator.translate_sentences(LINES, beam_size=3, length_penalty=0.6, warn=False)
     for source, (best, *_) in zip(sources, (own.hypotheses for own in found), strict=True):
@@ -103,37 +101,72 @@ def test_numpy_search_finds_what_the_compiled_one_finds(tmp_path):
 
 def test_what_a_format_cannot_represent_is_refused(tmp_path):
     for name, options, remedy in (
-        ("ctranslate2", {"positions": "rotary"}, "rotary-cross-attention False"),
-        ("ctranslate2", {"qk_norm": True}, "qk-norm self"),
-        ("transformers", {"positions": "rotary"}, "has rotary positions"),
-        ("transformers", {"positions": "learned"}, "has learned positions"),
-        ("transformers", {"position_base": 50.0}, "positions of another base"),
-        ("transformers", {"qk_norm": "self"}, "normalizes queries and keys"),
-        ("transformers", {"tied_embeddings": "decoder"}, "several matrices of embeddings"),
+        ("ctranslate2", {"positions": "rotary"}, "rotary_cross_attention = True (known: False)"),
+        ("ctranslate2", {"qk_norm": True}, "qk_norm = True (known: self, False)"),
+        ("transformers", {"positions": "rotary"}, "positions = rotary (known: sinusoidal)"),
+        ("transformers", {"positions": "learned"}, "positions = learned (known: sinusoidal)"),
+        ("transformers", {"position_base": 50.0}, "position_base = 50.0 (known: 10000.0)"),
+        ("transformers", {"qk_norm": "self"}, "qk_norm = self (known: False)"),
+        ("transformers", {"tied_embeddings": "decoder"}, "tied_embeddings = decoder (known: all)"),
     ):
-        (obstacle,) = obstacles(name, ModelConfig(**options))
-        assert remedy in obstacle
+        assert obstacles(name, ModelConfig(**options)) == [f"model.{remedy}"]
     translator = random_translator(positions="rotary", qk_norm=True)
     assert obstacles("safetensors", translator.config) == []
-    with pytest.raises(UserError, match=r"rotary-cross-attention False\) and .*--model.qk-norm self"):
-        write_ctranslate2(translator, tmp_path)
-    with pytest.raises(UserError, match="transformers cannot represent a network that has rotary positions"):
-        write_transformers(translator, DataConfig(), tmp_path)
+    with pytest.raises(UserError, match=r"rotary_cross_attention = True \(known: False\) and model\.qk_norm = True"):
+        ctranslate2_model.write(Export(translator, "ctranslate2"), tmp_path)
+    with pytest.raises(UserError, match=r"transformers cannot represent a network with model\.positions = rotary"):
+        transformers_model.write(Export(translator, "transformers"), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+class Extended(ModelConfig):
+    """With a field that nothing has implemented."""
+
+    invented: int = 0
+
+
+# A number is known whatever it is, and `attention` has no effect on a translation.
+LISTED = [name for name, own in ModelConfig.model_fields.items() if own.annotation not in (int, float)]
+LISTED.remove("attention")
+
+
+@pytest.fixture(scope="module")
+def new_network():
+    """Returns a function that asks the code of the HTML file whether it refuses a config."""
+    with conversation(SCRIPT.with_name("new_network.js")) as ask:
+        yield ask
+
+
+@pytest.mark.parametrize("field", ["invented", *LISTED])
+def test_fields_and_values_that_an_implementation_does_not_know_are_refused(new_network, tmp_path, field):
+    """So whoever adds one to ModelConfig, and forgets an implementation, gets an error rather than wrong numbers."""
+    config = Extended() if field == "invented" else ModelConfig().model_copy(update={field: "other"})
+    translator = dataclasses.replace(random_translator(), config=config)
+    refusal = f"{field} = {getattr(config, field)}"
+    modules = {"ctranslate2": ctranslate2_model, "safetensors": safetensors_model, "transformers": transformers_model}
+    for name, module in modules.items():
+        with pytest.raises(UserError, match=refusal):
+            module.write(Export(translator, name), tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model": dict(config)}))
+    with pytest.raises(ValueError, match=f"this program does not know {refusal}"):
+        Network(tmp_path)
+    assert new_network(**dict(config)) == f"the code of this page does not know {refusal}"
+    assert new_network(**dict(ModelConfig())) == ""
 
 
 def test_ctranslate2_runs_on_with_its_defaults(tmp_path):
     """It decodes up to 256 tokens and reads up to 1,024, and fails where a table of positions ends."""
     for options in ({}, ROTARY):
         translator = random_translator(**options)
-        usage = write_ctranslate2(translator, tmp_path)
+        usage = ctranslate2_model.write(Export(translator, "ctranslate2"), tmp_path)
         source = translator.tokenizer.source_pieces(encoded(translator)[0][0] * 100)[:1000]
         (result,) = ctranslate2.Translator(str(tmp_path), intra_threads=1).translate_batch(
             [source], min_decoding_length=256
         )
         assert len(result.hypotheses[0]) == 256
         assert "longer sentences are not refused" in usage
-    assert "max_decoding_length`, which is 256" in write_ctranslate2(random_translator(positions="learned"), tmp_path)
+    export = Export(random_translator(positions="learned"), "ctranslate2")
+    assert "longer sentences are an error" in ctranslate2_model.write(export, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +202,7 @@ def check_logits(translator, results):
 @pytest.mark.parametrize("options", [{}, {"norm": "post", "activation": "gelu"}, {"num_heads": 1, "embed_dim": 18}])
 def test_random_network_computes_the_same_logits(in_environment, tmp_path, options):
     translator = random_translator(num_decoder_layers=2, **options)
-    write_transformers(translator, DataConfig(), tmp_path)
+    transformers_model.write(Export(translator, "transformers"), tmp_path)
     results = json.loads(in_environment(tmp_path, SCRIPT, "1", text="\n".join(ODD_LINES)))
     assert [result["source"] for result in results] == translator.tokenizer.encode_source(ODD_LINES)
     check_logits(translator, results)
@@ -201,7 +234,7 @@ def test_tags_of_languages_are_named_as_its_tokenizer_reads_them(tmp_path):
     """MarianTokenizer takes >>fr<< at the beginning of a text for one piece; <2fr> would be characters."""
     tagged = small_tokenizer(("<2de>", "<2fr>"), vocab_size=80).with_source_tag("<2fr>")
     translator = dataclasses.replace(random_translator(), tokenizer=tagged)
-    usage = write_transformers(translator, DataConfig(target_language="fr"), tmp_path)
+    usage = transformers_model.write(Export(translator, "transformers"), tmp_path)
     vocabulary = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
     assert ([vocabulary[">>fr<<"]], "<2fr>" in vocabulary) == (list(tagged.source_tags), False)
     assert list(vocabulary.values()) == list(range(tagged.source_vocab_size))
@@ -209,11 +242,11 @@ def test_tags_of_languages_are_named_as_its_tokenizer_reads_them(tmp_path):
 
 
 def test_model_card_has_metadata_that_the_hub_reads():
-    data = DataConfig(name="text", source_language="en", target_language="fr")
-    before, head, after = model_card(data, {"bleu": 40.123, "bleu_signature": "nrefs:1"}).split("---\n")
+    scores = {"bleu": 40.123, "bleu_signature": "nrefs:1"}
+    before, head, after = model_card(("en", "fr"), "text", scores).split("---\n")
     fields = {name: json.loads(value) for name, value in (line.split(": ", 1) for line in head.splitlines())}
     assert (before, after) == ("", "\n")
     assert (fields["language"], fields["pipeline_tag"]) == (["en", "fr"], "translation")
     (result,) = fields["model-index"][0]["results"]
     assert result["metrics"] == [{"type": "bleu", "value": 40.12, "name": "sacreBLEU nrefs:1"}]
-    assert "model-index" not in model_card(data, None)
+    assert "model-index" not in model_card(("en", "fr"), "text", None)

@@ -5,6 +5,7 @@ Its tokenizer and its words are those of SentencePiece and of Python, whatever t
 
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -16,10 +17,15 @@ from playwright.sync_api import expect
 
 from lingua_flax.data.known_words import known_words
 from lingua_flax.data.placeholders import TO_KEEP
+from lingua_flax.export import html_file
+from lingua_flax.export.description import Export
 from lingua_flax.export.html_file import _tokenizer, html_document
-from lingua_flax.options.schema import DataConfig, DecodingOptions
+from lingua_flax.export.parity import check_parity
+from lingua_flax.host.errors import RunError
+from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.serving.inspector import inspected
 from lingua_flax.serving.protocol import InspectRequest
+from lingua_flax.translation.translator import Translator
 from tests.helpers.browser import (
     browser,
     cells,
@@ -71,7 +77,8 @@ QUESTIONS = [
 
 
 def document_of(translator, *, language="en", quantized=False):
-    return html_document(translator, DataConfig(source_language=language), {}, quantized=quantized, beam_size=4)
+    translator = dataclasses.replace(translator, languages=(language, "fr"))
+    return html_document(Export(translator, "html", "int8" if quantized else "float32", beam_size=4), {})
 
 
 def served(translator, question):
@@ -107,6 +114,26 @@ def test_file_answers_as_the_server(tmp_path, monkeypatch, language, joint, opti
         assert_same(attended(answer["answer"]), attended(served(translator, question)), 2e-4)
 
 
+def test_the_code_in_the_file_is_compared_with_the_run(trained, tmp_path, monkeypatch, caplog):
+    path, lines = tmp_path / "file.html", ["one two three.", "nine."]
+    export = Export(Translator.load(trained[0]), "html", beam_size=3, run=trained[0])
+    html_file.write(export, path)
+    load = partial(html_file.load, export, path)
+    check_parity(export, load, lines)
+    changed = path.read_text(encoding="utf-8").replace("Math.max(value, 0)", "value")
+    path.write_text(changed, encoding="utf-8")
+    with pytest.raises(RunError, match="does not translate as"):
+        check_parity(export, load, lines)
+    monkeypatch.setattr(html_file, "SECONDS", 0.0)
+    assert len(list(load()(lines, beam_size=1))) == 1
+    monkeypatch.setattr(html_file, "find_deno", lambda: None)
+    check_parity(export, load, lines)
+    (message,) = caplog.messages
+    assert message.endswith(
+        "not compared with the run: Deno, which runs JavaScript, is not installed; pip install deno"
+    )
+
+
 def test_integers_are_the_nearest(tmp_path):
     """The largest number of each row of a matrix is 127, and the others differ by half a step at most."""
     documents = (document_of(random_translator(), quantized=quantized) for quantized in (False, True))
@@ -124,6 +151,9 @@ def test_what_cannot_be_translated_and_damage_are_refused_in_a_sentence(tmp_path
         f"“the cat the cat the cat the ca…” has {tokens} tokens; the network reads at most 64",
         "at least one source token must remain visible",
     ]
+    config = translator.config.model_copy(update={"activation": "other"})
+    (answer,) = ask(document_of(dataclasses.replace(translator, config=config)), tmp_path / "file.html", QUESTIONS[:1])
+    assert answer == {"error": "the code of this page does not know activation = other"}
     start = document.index('id="network">') + 4000
     other = "A" if document[start] != "A" else "B"
     (answer,) = ask(document[:start] + other + document[start + 1 :], tmp_path / "file.html", QUESTIONS[:1])

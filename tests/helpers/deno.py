@@ -9,28 +9,20 @@ from typing import Any
 
 from deno import find_deno_bin
 
-ASK_WORKER = Path(__file__).parent / "ask_worker.js"
-
-
-def deno(script: Path, *arguments: object) -> list[str]:
-    """Returns the command line that runs a script, which may read files."""
-    return [find_deno_bin(), "run", "--allow-read", "--no-lock", str(script), *map(str, arguments)]
+from lingua_flax.export.html_file import ask_file
 
 
 def ask(document: str, path: Path, questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the answers of the worker in an exported HTML file, which is written to the path."""
     path.write_text(document, encoding="utf-8")
-    command = deno(ASK_WORKER, path)
-    done = subprocess.run(command, input=json.dumps(questions), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return ask_file(path, [{"question": question} for question in questions], seconds=1e9)
 
 
 @contextlib.contextmanager
-def conversation(script: Path, *arguments: object) -> Iterator[Callable[..., Any]]:
+def conversation(script: Path, *arguments: Path) -> Iterator[Callable[..., Any]]:
     """Yields a function that asks a script, line by line."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "encoding": "utf-8"}
-    process: Any = subprocess.Popen(deno(script, *arguments), **pipes)
+    process: Any = subprocess.Popen([find_deno_bin(), "run", "--allow-read", "--no-lock", script, *arguments], **pipes)
     with process:
 
         def ask(**question: Any) -> Any:

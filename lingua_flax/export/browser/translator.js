@@ -8,7 +8,7 @@ import { KnownWords } from "./words.js";
 /** @import { Question } from "../../page/static/api.js" */
 /** @import { Answer, Kept, EncodedWeights, Explanation, Kind, Place } from "../../page/static/types.js" */
 /** @import { ModelConfig, Observer, Rows, Source, Tensor, Trace } from "./network.js" */
-/** @import { Decoding } from "./search.js" */
+/** @import { Decoding, Hypothesis } from "./search.js" */
 /** @import { Model } from "./tokenizer.js" */
 
 /** @typedef {Record<string, Trace>} Traces by the names of the sublayers */
@@ -107,12 +107,17 @@ export class Translator {
   /** @type {(text: string) => string} */
   translate(text) {
     if (this.source.isUnknown(text)) return text;
-    const ids = this.sourceIds(text);
-    this.network.off.clear();
-    const search = () => this.search(this.network.encode(ids, ids.map(() => true)), ids.length, []).finished[0].tokens;
-    const translation = this.known.get(text) ?? this.target.decode(search());
+    const translation = this.known.get(text) ?? this.target.decode(this.best(text).tokens);
     this.known.set(text, translation);
     return translation;
+  }
+
+  /** @type {(sentence: string, decoding?: Decoding) => Hypothesis} */
+  best(sentence, decoding) {
+    const ids = this.sourceIds(sentence);
+    this.network.off.clear();
+    const source = this.network.encode(ids, ids.map(() => true));
+    return this.search(source, ids.length, [], decoding).finished[0];
   }
 
   /** @type {(text: string) => number[]} */
@@ -123,10 +128,10 @@ export class Translator {
     throw new RangeError(`“${text.slice(0, 30)}…” has ${ids.length} tokens; the network reads at most ${longest}`);
   }
 
-  /** @type {(source: Source, length: number, prefix: number[]) => ReturnType<typeof beamSearch>} */
-  search(source, length, prefix) {
+  /** @type {(source: Source, length: number, prefix: number[], how?: Decoding) => ReturnType<typeof beamSearch>} */
+  search(source, length, prefix, how = this.decoding) {
     const limit = Math.min(2 * length + 10 + prefix.length, this.network.config.max_length);
-    return beamSearch(this.network, source, this.decoding, limit, prefix);
+    return beamSearch(this.network, source, how, limit, prefix);
   }
 
   /** @type {(source: Source, written: number[], observe: Observer) => Rows} the decoder's output, at all positions */

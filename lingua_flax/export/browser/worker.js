@@ -7,7 +7,7 @@ import { Translator } from "./translator.js";
 
 /** @typedef {{ dtype: "I8" | "F32" | "U8", shape: number[], data_offsets: [number, number] }} Entry */
 
-/** @type {(packed: string) => Promise<Translator>} given safetensors that the exporter has compressed, in base64 */
+/** @type {(packed: string) => Promise<ConstructorParameters<typeof Translator>>} given safetensors that the exporter has compressed, in base64 */
 async function unpacked(packed) {
   const compressed = Uint8Array.from(atob(packed), (character) => character.charCodeAt(0));
   const stream = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -34,18 +34,21 @@ async function unpacked(packed) {
   const description = JSON.parse(metadata.description);
   const charsmaps = description.tokenizers.map((_, i) => new Uint8Array(bytes(`charsmap.${i}`)));
   const words = new TextDecoder().decode(bytes("words")).split("\n");
-  return new Translator(description, tensors, charsmaps, words);
+  return [description, tensors, charsmaps, words];
 }
 
 /** @type {Promise<Translator>} */
 let translator;
 
-addEventListener("message", async ({ data: { packed, question } }) => {
+addEventListener("message", async ({ data: { packed, question, line, beam_size } }) => {
   if (packed) {
-    translator = unpacked(packed).catch(() => Promise.reject(new Error("this file is damaged; copy it again")));
+    translator = unpacked(packed).catch(() => Promise.reject(new Error("this file is damaged; copy it again")))
+      .then((content) => new Translator(...content));
   }
   try {
     if (question) postMessage({ answer: (await translator).inspect(question) });
+    // As the exporter compares: a line is a single sentence.
+    if (line) postMessage({ answer: (await translator).best(line, { beam_size, length_penalty: 0 }) });
   } catch (error) {
     postMessage({ error: error instanceof Error ? error.message : String(error) });
   }
