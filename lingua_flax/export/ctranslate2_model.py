@@ -14,7 +14,6 @@ from lingua_flax.export.description import NEVER, Export, filled, tokenizer_name
 from lingua_flax.export.parity import Engine
 from lingua_flax.host.errors import UserError
 from lingua_flax.model.positions import sinusoidal_positions
-from lingua_flax.options.export_formats import check_exportable
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.decoding import default_max_length
 from lingua_flax.translation.translator import Translator
@@ -28,9 +27,8 @@ MIN_POSITIONS = 1024  # of sinusoidal tables: CTranslate2 reads up to 1,024 piec
 
 
 def write(export: Export, folder: Path) -> str:
-    """Writes the model; raises UserError if CTranslate2 cannot represent it, or makes its type with PyTorch."""
+    """Writes the model; raises UserError if CTranslate2 makes its type with PyTorch, and that is not here."""
     translator, quantization = export.translator, export.quantization
-    check_exportable("ctranslate2", translator.config)
     if "bfloat16" in quantization and not find_spec("torch"):
         raise UserError(f"CTranslate2 makes {quantization} with PyTorch: pip install torch, or choose another type")
     spec = _specification(translator)

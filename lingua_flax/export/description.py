@@ -1,5 +1,6 @@
 """What an exported folder says about its network: config.json, README.md and manifest.json."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -7,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lingua_flax.data.tokenizer import model_paths
 from lingua_flax.host.files import write_atomically
 from lingua_flax.host.version import VERSION
 from lingua_flax.options.config_files import read_workdir_config
-from lingua_flax.options.export_formats import FORMATS, ExportFormat
+from lingua_flax.options.export_formats import FORMATS, ExportFormat, check_exportable
 from lingua_flax.options.schema import Quantization
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.translator import Translator
@@ -28,14 +29,21 @@ LABELS = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower case", "chrf": "chrF", 
 LABELS["published_bleu"] = "BLEU, published protocol"
 
 
-class Export(NamedTuple):
-    """What is exported, for the functions `write` and `load` that the module of each format has."""
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """What is exported, for the functions `write` and `load` that the module of each format has.
+
+    There is none, but a UserError, of a network that the format cannot represent.
+    """
 
     translator: Translator
     format: ExportFormat
     quantization: Quantization = "float32"  # of the matrices
     beam_size: int = 5  # of the search, where the format prescribes it
     run: Path = Path()  # the workdir
+
+    def __post_init__(self) -> None:
+        check_exportable(self.format, self.translator.config)
 
 
 def filled(name: str, **fields: Any) -> str:

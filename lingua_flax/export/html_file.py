@@ -23,7 +23,7 @@ from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.interruption import interruption
 from lingua_flax.host.version import VERSION
 from lingua_flax.inspection.run_report import RunReport, example_sentences
-from lingua_flax.model.parameters import params_by_name, replace_params
+from lingua_flax.model.parameters import params_by_name
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.page.documents import bundled, in_script, page_html
 
@@ -52,7 +52,7 @@ def find_deno() -> str | None:
 def load(_: Export, path: Path) -> Engine:
     """Returns the program of the file, run by Deno; raises ImportError if that is not installed."""
     if not find_deno():
-        raise ImportError("Deno, which runs JavaScript, is missing", name="deno")
+        raise ImportError("Deno, which runs JavaScript, is not installed", name="deno")
 
     def translate(lines: Sequence[str], beam_size: int) -> Iterator[tuple[list[int], float]]:
         for answer in ask_file(path, [{"line": line, "beam_size": beam_size} for line in lines], SECONDS):

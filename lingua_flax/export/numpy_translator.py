@@ -39,8 +39,9 @@ class Network:
     def __init__(self, folder: Path):
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.model = self.config["model"]
-        if unknown := unknown_options(self.model):
-            raise ValueError(f"this program does not know {unknown}")
+        for name, value in self.model.items():
+            if name not in ANY | IRRELEVANT and value not in KNOWN.get(name, ()):
+                raise ValueError(f"this program does not know {name} = {value}")
         arrays = load_file(folder / "model.safetensors")
         self.parameters = {name: array.astype(np.float32) for name, array in arrays.items()}
 
@@ -133,12 +134,6 @@ class Network:
     def rms_norm(self, name: str, x: np.ndarray) -> np.ndarray:
         """Divides each vector [..., H] by its root mean square, then scales it."""
         return x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + EPSILON) * self.parameters[f"{name}.scale"]
-
-
-def unknown_options(model: dict) -> str:
-    """Returns the options of a network that this program does not know, or not with their values; empty if none."""
-    listed = {name: value for name, value in model.items() if name not in ANY | IRRELEVANT}
-    return ", ".join(f"{name} = {value}" for name, value in listed.items() if value not in KNOWN.get(name, ()))
 
 
 def beam_search(network: Network, source: list[int], beams: int, alpha: float = 0.0) -> tuple[list[int], float]:

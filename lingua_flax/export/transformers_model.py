@@ -15,7 +15,6 @@ from lingua_flax.export.description import NEVER, Export, filled, write_json
 from lingua_flax.export.parity import Engine
 from lingua_flax.model.parameters import params_by_name
 from lingua_flax.model.positions import sinusoidal_positions
-from lingua_flax.options.export_formats import check_exportable
 from lingua_flax.options.schema import ModelConfig
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.decoding import default_max_length
@@ -29,10 +28,9 @@ SUBLAYERS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
 
 
 def write(export: Export, folder: Path) -> str:
-    """Writes model and tokenizer, and returns their use; raises UserError if transformers has no such model."""
+    """Writes model and tokenizer, and returns their use."""
     translator = export.translator
     config, tokenizer = translator.config, translator.tokenizer
-    check_exportable("transformers", config)
     params = params_by_name(jax.device_get(translator.params))
     tensors = {name: np.ascontiguousarray(array, np.float32) for name, array in _tensors(config, params)}
     # Not save_file, whose file only its owner may read.

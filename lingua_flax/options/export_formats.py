@@ -12,16 +12,28 @@ from lingua_flax.options.schema import ModelConfig, Quantization
 ExportFormat = Literal["ctranslate2", "safetensors", "transformers", "html", "workdir"]
 Values = Mapping[str, tuple[Any, ...] | None]  # by the fields of [model], those that a format knows; None: all
 
-SIZES = dict.fromkeys(("num_encoder_layers", "num_decoder_layers", "embed_dim", "num_heads", "mlp_dim", "max_length"))
-IRRELEVANT = dict.fromkeys(("dropout_rate", "attention_dropout_rate", "attention"))  # which only training reads
+SIZES = ("num_encoder_layers", "num_decoder_layers", "embed_dim", "num_heads", "mlp_dim", "max_length")
+ONLY_IN_TRAINING = ("dropout_rate", "attention_dropout_rate", "attention")
+KNOWN_TO_ALL: Values = {
+    **dict.fromkeys((*SIZES, *ONLY_IN_TRAINING)),
+    "activation": ("relu", "gelu"),
+    "norm": ("pre", "post"),
+}
+
+
+def _known_to_our_programs(_: ModelConfig) -> Values:
+    """Returns what export/numpy_translator.py and export/browser/network.js have code for."""
+    return KNOWN_TO_ALL | {
+        "positions": ("sinusoidal", "learned", "rotary"),
+        "position_base": None,
+        "rotary_cross_attention": (False, True),
+        "qk_norm": ("self", False, True),
+        "tied_embeddings": ("all", "decoder", "none"),
+    }
 
 
 def _known_to_ctranslate2(model: ModelConfig) -> Values:
-    return {
-        **SIZES,
-        **IRRELEVANT,
-        "activation": ("relu", "gelu"),
-        "norm": ("pre", "post"),
+    return KNOWN_TO_ALL | {
         "positions": ("sinusoidal", "learned", "rotary"),
         "position_base": None,
         "rotary_cross_attention": (False,) if model.positions == "rotary" else (True,),
@@ -32,14 +44,10 @@ def _known_to_ctranslate2(model: ModelConfig) -> Values:
 
 
 def _known_to_transformers(_: ModelConfig) -> Values:
-    return {
-        **SIZES,
-        **IRRELEVANT,
-        "activation": ("relu", "gelu"),
-        "norm": ("pre", "post"),
+    return KNOWN_TO_ALL | {
         "positions": ("sinusoidal",),
         "position_base": (10000.0,),
-        "rotary_cross_attention": (True,),
+        "rotary_cross_attention": (True,),  # without effect
         "qk_norm": (False,),
         "tied_embeddings": ("all",),
     }
@@ -48,20 +56,20 @@ def _known_to_transformers(_: ModelConfig) -> Values:
 class Format(NamedTuple):
     """A format of exports."""
 
-    module: str  # in the package export, with functions `write` and `load`
+    module: str  # in the package export: its `write` writes, its `load` returns what runs what was written
     package: str | None  # of the extra export, that it needs
+    known: Callable[[ModelConfig], Values] | None  # None: whatever this program has
     quantizations: tuple[Quantization, ...] = ("float32",)  # the default first
-    known: Callable[[ModelConfig], Values] | None = None  # None: its own program refuses what it does not know
     is_file: bool = False  # rather than a folder with a README.md
     is_for_hub: bool = False  # its README.md has metadata, and its tokenizer files of its own
 
 
 FORMATS: dict[ExportFormat, Format] = {
-    "ctranslate2": Format("ctranslate2_model", "ctranslate2", get_args(Quantization), _known_to_ctranslate2),
-    "safetensors": Format("safetensors_model", "safetensors"),
-    "transformers": Format("transformers_model", "safetensors", known=_known_to_transformers, is_for_hub=True),
-    "html": Format("html_file", "safetensors", ("int8", "float32"), is_file=True),
-    "workdir": Format("network_workdir", None, ("bfloat16", "float32")),
+    "ctranslate2": Format("ctranslate2_model", "ctranslate2", _known_to_ctranslate2, get_args(Quantization)),
+    "safetensors": Format("safetensors_model", "safetensors", _known_to_our_programs),
+    "transformers": Format("transformers_model", "safetensors", _known_to_transformers, is_for_hub=True),
+    "html": Format("html_file", "safetensors", _known_to_our_programs, ("int8", "float32"), is_file=True),
+    "workdir": Format("network_workdir", None, None, ("bfloat16", "float32")),
 }
 
 
@@ -79,9 +87,10 @@ def obstacles(name: ExportFormat, model: ModelConfig) -> list[str]:
 def check_exportable(name: ExportFormat, model: ModelConfig) -> None:
     """Raises UserError, which names all obstacles, if the format cannot represent a network with this configuration."""
     if given := obstacles(name, model):
+        others = ", ".join(other for other in FORMATS if not obstacles(other, model))
         raise UserError(
             f"{name} cannot represent a network with {' and '.join(given)}: train with the values in parentheses; "
-            "safetensors, html and --engine jax can represent this one"
+            f"{others} and --engine jax can represent this one"
         )
 
 
