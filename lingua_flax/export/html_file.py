@@ -65,9 +65,10 @@ def load(_: Export, path: Path) -> Engine:
 
 def ask_file(path: Path, messages: Sequence[Mapping[str, Any]], seconds: float) -> list[dict[str, Any]]:
     """Returns what the worker of an exported file answers, in so many seconds; raises RunError if Deno fails."""
-    program = [find_deno() or "deno", "run", "--no-config", "--no-lock", "--allow-read", MODULES / "ask_file.js"]
+    deno = [find_deno() or "deno", "run", "--no-config", "--no-lock", "--allow-read"]
     options: Any = {"env": os.environ | {"DENO_NO_UPDATE_CHECK": "1"}, "capture_output": True, "encoding": "utf-8"}
-    done = subprocess.run([*program, path, str(seconds)], input=json.dumps(messages), check=False, **options)
+    command = [*deno, str(MODULES / "ask_file.js"), str(path), str(seconds)]
+    done = subprocess.run(command, input=json.dumps(messages), check=False, **options)
     interruption.check()  # Ctrl-C reaches both
     if done.returncode:
         raise RunError(f"Deno, which was to run the file, fails: {done.stderr.strip()}")

@@ -41,7 +41,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
 def new_folder(path: Path) -> Iterator[Path]:
     """Yields a temporary folder, which becomes `path` if the block succeeds and is removed otherwise.
 
-    Raises FileExistsError if `path` exists by then.
+    Raises UserError if `path` exists by then.
     """
     folder = path.absolute().with_name(f".{path.name}.{secrets.token_hex(4)}.incomplete")
     folder.mkdir()
@@ -51,7 +51,7 @@ def new_folder(path: Path) -> Iterator[Path]:
             folder.rename(path)
         except OSError as error:
             if path.exists() or path.is_symlink():
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
+                raise UserError(f"{path} exists already; delete it or choose another name") from error
             raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -138,13 +138,8 @@ def new_output(given: Given, example: str) -> Path:
 def check_new(output: Path) -> None:
     """Raises UserError unless --output does not exist yet and can be written."""
     if output.exists() or output.is_symlink():
-        raise output_exists(output)
+        raise UserError(f"--output {output} exists already; delete it or choose another name")
     check_writable(output)
-
-
-def output_exists(output: Path) -> UserError:
-    """Returns the error for an output that would replace something."""
-    return UserError(f"--output {output} exists already; delete it or choose another name")
 
 
 def refuse(given: Given, names: Iterable[str], reason: str) -> None:

@@ -3,14 +3,14 @@
 How a format is written, and what translates with it, stands in its module in the package export.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import ModelConfig, Quantization
 
 ExportFormat = Literal["ctranslate2", "safetensors", "transformers", "html", "workdir"]
-Values = Mapping[str, tuple[Any, ...] | None]  # by the fields of [model], those that a format knows; None: all
+Values = dict[str, tuple[Any, ...] | None]  # by the fields of [model], those that a format knows; None: all
 
 SIZES = ("num_encoder_layers", "num_decoder_layers", "embed_dim", "num_heads", "mlp_dim", "max_length")
 ONLY_IN_TRAINING = ("dropout_rate", "attention_dropout_rate", "attention")

@@ -34,24 +34,12 @@ def run_files(
     return files | {CONFIG_NAME: to_toml(config).encode()}
 
 
-def write_network(
-    folder: Path,
-    config: Config,
-    tokenizer_models: Sequence[bytes],
-    words: KnownWords,
-    params: Any,
-    several_sentences: float = 0.0,
-) -> None:
-    """Makes the folder a workdir that holds a network alone, with parameters (numpy, all of one type) from elsewhere.
+def new_metadata(config: Config, tokenizer_models: Sequence[bytes], several_sentences: float = 0.0) -> dict[str, Any]:
+    """Returns the metadata of a network from elsewhere.
 
-    It can translate and be trained further with --init-from. `several_sentences` is the share of lines with more than
-    one sentence in the text that the network was trained on.
+    `several_sentences` is the share of lines with more than one sentence in the text that it was trained on.
     """
-    workdir = Workdir(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in run_files(config, tokenizer_models, words).items():
-        workdir.write(name, content)
-    metadata = {
+    return {
         "format": METADATA_FORMAT,
         "version": VERSION,
         "best_step": None,
@@ -59,4 +47,17 @@ def write_network(
         "several_sentences": several_sentences,
         "config": as_json(config),
     }
-    save_network(workdir.checkpoints, 0, params, metadata)
+
+
+def write_network(
+    folder: Path, files: Mapping[str, bytes], params: Any, metadata: dict[str, Any], step: int = 0
+) -> None:
+    """Makes the folder a workdir with the files of a run, by name, and parameters (numpy, all of one type) alone.
+
+    It can translate and be trained further with --init-from.
+    """
+    workdir = Workdir(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        workdir.write(name, content)
+    save_network(workdir.checkpoints, step, params, metadata)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from lingua_flax.options.schema import Config
-from lingua_flax.runs.new_workdir import write_network
+from lingua_flax.runs.new_workdir import new_metadata, run_files, write_network
 from lingua_flax.translation.translator import Translator
 from tests.command_server import run_here
 from tests.helpers.commands import succeed
@@ -19,7 +19,8 @@ def test_network_from_elsewhere_is_translated_with_and_trained_further(tmp_path,
     data = {"name": "phrasebook", "source_language": "en", "target_language": "fr", "row_length": 64}
     config = Config.model_validate(model | {"data": data})
     models, params = [tokenizer.source.serialized_model_proto()], jax.tree.map(np.asarray, network.params)
-    write_network(tmp_path / "w", config, models, tokenizer.words, params, several_sentences=0.5)
+    metadata = new_metadata(config, models, several_sentences=0.5)
+    write_network(tmp_path / "w", run_files(config, models, tokenizer.words), params, metadata)
     loaded = Translator.load(tmp_path / "w")
     assert (loaded.step, loaded.one_sentence_per_line) == (0, True)
     as_loaded = dataclasses.replace(network, one_sentence_per_line=True)
