@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import new_file, new_folder
 from lingua_flax.host.installation import install_command
 from lingua_flax.host.interruption import interruption
-from lingua_flax.options.command_line import build, new_output, parse, refuse, required_workdir
+from lingua_flax.options.command_line import Command, Given, new_output, refuse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.options.export_formats import FORMATS, ExportFormat
 from lingua_flax.options.schema import CheckpointOptions, ComputeConfig, PositiveInt, Quantization
@@ -23,8 +23,8 @@ from lingua_flax.options.schema import CheckpointOptions, ComputeConfig, Positiv
 log = logging.getLogger(__name__)
 
 
-class ExportCommand(CheckpointOptions):
-    """Options of the command export."""
+class ExportCommand(Command, CheckpointOptions):
+    """Exports the network of a run, and checks that the export translates as the run does."""
 
     workdir: Path
     """Folder of the run."""
@@ -48,30 +48,26 @@ class ExportCommand(CheckpointOptions):
     """Text file whose first 100 lines are translated by both, to compare the export with the run; by default the
     validation split of the run's corpus, if it is on this machine."""
 
+    @classmethod
+    def defaults(cls, given: Given) -> Mapping[str, Any]:
+        required_workdir(given)
+        new_output(given, "the folder to write, for example --output exported")
+        return {}
 
-DESCRIPTION = "Exports the network of a run, and checks that the export translates as the run does."
-
-
-def read_options(argv: Sequence[str]) -> ExportCommand:
-    """Parses the command line; raises UserError, also if the output exists or a package is missing."""
-    given = parse(ExportCommand, argv, DESCRIPTION)
-    required_workdir(given)
-    new_output(given, "the folder to write, for example --output exported")
-    options = build(ExportCommand, given)
-    own = FORMATS[options.format]
-    if own.is_file:
-        refuse(given, ["scores"], f"with --format {options.format}, which has no README.md")
-    if options.quantization not in (None, *own.quantizations):
-        known = " and ".join(own.quantizations)
-        raise UserError(f"--quantization {options.quantization}: --format {options.format} has {known}")
-    if own.package and not importlib.util.find_spec(own.package):
-        raise UserError(f"--format {options.format} needs the extra export: {install_command('export')}")
-    return options
+    def check(self, given: Given) -> None:
+        own = FORMATS[self.format]
+        if own.is_file:
+            refuse(given, ["scores"], f"with --format {self.format}, which has no README.md")
+        if self.quantization not in (None, *own.quantizations):
+            known = " and ".join(own.quantizations)
+            raise UserError(f"--quantization {self.quantization}: --format {self.format} has {known}")
+        if own.package and not importlib.util.find_spec(own.package):
+            raise UserError(f"--format {self.format} needs the extra export: {install_command('export')}")
 
 
 def export(argv: Sequence[str]) -> None:
     """Runs the command."""
-    options = read_options(argv)
+    options = ExportCommand.read(argv)
     scores = read_scores(options.scores) if options.scores else None
     # Imported here so that invalid options are reported at once.
     from lingua_flax.devices.compilation import set_up_compilation

@@ -11,7 +11,6 @@ from rich.table import Table
 from lingua_flax.data.corpora import open_corpus
 from lingua_flax.data.corpora.downloads import offline
 from lingua_flax.data.text_files import read_lines
-from lingua_flax.data.tokenizer import Tokenizer
 from lingua_flax.export.description import Export
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.interruption import interruption
@@ -20,7 +19,7 @@ from lingua_flax.options.schema import DataConfig
 from lingua_flax.translation.decoding import default_max_length
 from lingua_flax.translation.translator import Translator
 
-LINES = 100
+LINES = 100  # that have tokens, no more than the network reads, and nothing that is to be kept
 TOLERANCE = 1e-3  # of scores, which are sums of natural log-probabilities
 REQUIRED = 0.99  # share of the lines with equal translations
 NOT_COMPARED = "the export is not compared with the run: %s"
@@ -49,16 +48,19 @@ class Parity(NamedTuple):
 
 
 def lines_to_verify(translator: Translator, data: DataConfig, verify: Path | None) -> list[str]:
-    """Returns lines of a file, or by default of the validation split; none, which the log says, if it is not here.
+    """Returns the first LINES lines of a file, or by default of the validation split, that exports can translate.
 
-    Raises UserError if the file has none that can be compared.
+    Raises UserError if the file has none; if the split has none, or is not here, the log says so.
     """
+    tokenizer, longest = translator.tokenizer, translator.max_length
     try:
         with offline():
             sources = read_lines(verify) if verify else _validation_sources(data, translator.languages[0])
-            if lines := lines_to_compare(sources, translator.tokenizer, translator.max_length):
+            plain = (line for line in sources if not tokenizer.protect(line).spans)  # placeholders are of the run
+            suitable = (line for line in plain if 1 < len(tokenizer.encode_source([line])[0]) <= longest)
+            if lines := list(itertools.islice(suitable, LINES)):
                 return lines
-        raise UserError(f"{verify or 'the validation split'} has no lines of at most {translator.max_length} tokens")
+        raise UserError(f"{verify or 'the validation split'} has no lines of at most {longest} tokens")
     except UserError as error:
         if verify:
             raise
@@ -71,13 +73,6 @@ def _validation_sources(data: DataConfig, language: str) -> Iterator[str]:
     if language not in sides:
         raise UserError(f"the validation split is not in {language}")
     return (pair[sides.index(language)] for pair in open_corpus(data).split("validation"))
-
-
-def lines_to_compare(lines: Iterable[str], tokenizer: Tokenizer, max_tokens: int) -> list[str]:
-    """Returns the first LINES lines that have tokens, no more than `max_tokens`, and nothing that is to be kept."""
-    plain = (line for line in lines if not tokenizer.protect(line).spans)  # exports know nothing of placeholders
-    suitable = (line for line in plain if 1 < len(tokenizer.encode_source([line])[0]) <= max_tokens)
-    return list(itertools.islice(suitable, LINES))
 
 
 def translated(translator: Translator, lines: Sequence[str], beam_size: int) -> list[tuple[list[int], float]]:

@@ -20,7 +20,7 @@ from lingua_flax.data.corpora import open_corpus
 from lingua_flax.data.corpora.downloads import Session, offline
 from lingua_flax.data.placeholders import PLACEHOLDERS
 from lingua_flax.export.description import Export
-from lingua_flax.export.parity import Parity, check_parity, compare, lines_to_compare, lines_to_verify, translated
+from lingua_flax.export.parity import Parity, check_parity, compare, lines_to_verify, translated
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.interruption import interruption
 from lingua_flax.options.config_files import read_config, read_workdir_config
@@ -113,7 +113,7 @@ def test_missing_corpus_is_reported_and_the_export_written(trained, run, tmp_pat
         assert thread.submit(Session().get, "http://localhost/").exception().reason == "it is not on this machine"
 
 
-def test_lines_to_compare_are_of_the_source_of_the_export_and_plain(toy):
+def test_lines_to_compare_are_of_the_source_of_the_export_and_plain(toy, tmp_path):
     data = read_config(toy).data  # of a text corpus, which is the same two files in either direction
     pair = next(iter(open_corpus(data).split("validation")))
     for languages, first in ((("en", "fr"), [pair.source]), (("fr", "en"), [pair.target]), (("de", "en"), [])):
@@ -121,8 +121,10 @@ def test_lines_to_compare_are_of_the_source_of_the_export_and_plain(toy):
         assert lines_to_verify(translator, data, None)[:1] == first
     # The run keeps a URL, which the exported network has to translate.
     tokenizer = dataclasses.replace(translator.tokenizer, placeholders=PLACEHOLDERS[:3])
-    lines = ["the cat eats", "https://example.org/a", "20,500", "milk at https://example.org/a", "milk"]
-    assert lines_to_compare(lines, tokenizer, 64) == ["the cat eats", "milk"]
+    file = tmp_path / "lines"
+    file.write_text("the cat eats\nhttps://example.org/a\n20,500\nmilk at https://example.org/a\nmilk\n")
+    translator = dataclasses.replace(translator, tokenizer=tokenizer)
+    assert lines_to_verify(translator, data, file) == ["the cat eats", "milk"]
 
 
 def test_export_that_translates_otherwise_is_not_accepted(trained):
