@@ -92,7 +92,8 @@ def export(argv: Sequence[str]) -> None:
         if not own.is_file:
             write_description(path, exported, usage, scores, lines)
         interruption.check()
-        check_parity(exported, functools.partial(module.load, exported, path), lines)
+        if lines:
+            check_parity(exported, functools.partial(module.translate, exported, path), lines)
     if own.is_file:
         log.info("exported to %s, %.2f MB; %s", options.output, options.output.stat().st_size / 1e6, usage)
     else:

@@ -11,7 +11,6 @@ from ctranslate2.specs import TransformerSpec, common_spec
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
 
 from lingua_flax.export.description import NEVER, Export, filled, tokenizer_names
-from lingua_flax.export.parity import Engine
 from lingua_flax.host.errors import UserError
 from lingua_flax.model.positions import sinusoidal_positions
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -118,21 +117,17 @@ def _copy_linear(spec: common_spec.LinearSpec, *params: Any) -> None:
         spec.bias = np.concatenate([np.array(layer["bias"]) for layer in params])
 
 
-def load(export: Export, folder: Path) -> Engine:
-    """Returns CTranslate2 with the folder."""
+def translate(export: Export, folder: Path, lines: Sequence[str], beam_size: int) -> Iterator[tuple[list[int], float]]:
+    """Yields what CTranslate2 makes of lines."""
     engine = ctranslate2.Translator(str(folder), compute_type="default")
     tokenizer = export.translator.tokenizer
-
-    def translate(lines: Sequence[str], beam_size: int) -> Iterator[tuple[list[int], float]]:
-        for source in tokenizer.encode_source(lines):
-            (result,) = engine.translate_batch(
-                [tokenizer.source_pieces(source)],
-                beam_size=beam_size,
-                length_penalty=0,
-                return_scores=True,
-                min_decoding_length=0,  # by default, the end token is ruled out at the first position
-                max_decoding_length=min(default_max_length(len(source)), export.translator.max_length),
-            )
-            yield [tokenizer.target.piece_to_id(piece) for piece in result.hypotheses[0]], result.scores[0]
-
-    return translate
+    for source in tokenizer.encode_source(lines):
+        (result,) = engine.translate_batch(
+            [tokenizer.source_pieces(source)],
+            beam_size=beam_size,
+            length_penalty=0,
+            return_scores=True,
+            min_decoding_length=0,  # by default, the end token is ruled out at the first position
+            max_decoding_length=min(default_max_length(len(source)), export.translator.max_length),
+        )
+        yield [tokenizer.target.piece_to_id(piece) for piece in result.hypotheses[0]], result.scores[0]

@@ -31,7 +31,7 @@ LABELS["published_bleu"] = "BLEU, published protocol"
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """What is exported, for the functions `write` and `load` that the module of each format has.
+    """What is exported, for the functions `write` and `translate` that the module of each format has.
 
     There is none, but a UserError, of a network that the format cannot represent.
     """

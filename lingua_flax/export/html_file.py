@@ -18,7 +18,6 @@ from sentencepiece import SentencePieceProcessor
 
 from lingua_flax.data.placeholders import TO_KEEP
 from lingua_flax.export.description import FORMAT_VERSION, Export, describe
-from lingua_flax.export.parity import Engine
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.interruption import interruption
 from lingua_flax.host.version import VERSION
@@ -49,18 +48,14 @@ def find_deno() -> str | None:
     return shutil.which("deno") or shutil.which("deno", path=Path(sys.executable).parent)
 
 
-def load(_: Export, path: Path) -> Engine:
-    """Returns the program of the file, run by Deno; raises ImportError if that is not installed."""
+def translate(_: Export, path: Path, lines: Sequence[str], beam_size: int) -> Iterator[tuple[list[int], float]]:
+    """Yields what the program of the file makes of lines; raises ImportError without Deno, which runs it."""
     if not find_deno():
         raise ImportError("Deno, which runs JavaScript, is not installed", name="deno")
-
-    def translate(lines: Sequence[str], beam_size: int) -> Iterator[tuple[list[int], float]]:
-        for answer in ask_file(path, [{"line": line, "beam_size": beam_size} for line in lines], SECONDS):
-            if "error" in answer:
-                raise RunError(f"the file does not translate: {answer['error']}")
-            yield answer["answer"]["tokens"][:-1], answer["answer"]["score"]
-
-    return translate
+    for answer in ask_file(path, [{"line": line, "beam_size": beam_size} for line in lines], SECONDS):
+        if "error" in answer:
+            raise RunError(f"the file does not translate: {answer['error']}")
+        yield answer["answer"]["tokens"][:-1], answer["answer"]["score"]
 
 
 def ask_file(path: Path, messages: Sequence[Mapping[str, Any]], seconds: float) -> list[dict[str, Any]]:

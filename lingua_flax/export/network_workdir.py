@@ -1,6 +1,6 @@
 """Export as a workdir: the network alone, to be handed on, in half the space or less."""
 
-import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 
 from lingua_flax.data.known_words import WORDS_NAME
 from lingua_flax.export.description import Export, filled, tokenizer_names
-from lingua_flax.export.parity import Engine, translated
+from lingua_flax.export.parity import translated
 from lingua_flax.options.config_files import CONFIG_NAME, HELD_OUT_NAME
 from lingua_flax.options.schema import ComputeConfig
 from lingua_flax.runs.checkpoint import read_metadata
@@ -29,8 +29,8 @@ def write(export: Export, folder: Path) -> str:
     return filled("workdir")
 
 
-def load(export: Export, folder: Path) -> Engine:
-    """Returns this program with the workdir."""
+def translate(export: Export, folder: Path, lines: Sequence[str], beam_size: int) -> list[tuple[list[int], float]]:
+    """Returns what this program makes of lines with the workdir."""
     language = export.translator.languages[1] if export.translator.tokenizer.source_tags else None
     devices = ComputeConfig(platform="cpu", precision="float32")
-    return functools.partial(translated, Translator.load(folder, devices=devices, target_language=language))
+    return translated(Translator.load(folder, devices=devices, target_language=language), lines, beam_size)

@@ -106,18 +106,15 @@ def compare(
     return Parity(beam_size, compared, len(lines) - len(expected), equal, tied, difference)
 
 
-def check_parity(export: Export, load: Callable[[], Engine], lines: Sequence[str]) -> None:
-    """Compares what `load` returns with the run, in a table; raises RunError if too much differs, in float32."""
-    if not lines:
-        return
+def check_parity(export: Export, engine: Engine, lines: Sequence[str]) -> None:
+    """Compares an engine with the run, in a table; raises RunError if too much differs, in float32."""
+    beam_sizes = dict.fromkeys((1, export.beam_size))
     try:
-        engine = load()
+        with progress_bar(len(beam_sizes) * len(lines), "lines compared") as advance:
+            results = [compare(engine, export.translator, lines, beam_size, advance) for beam_size in beam_sizes]
     except ImportError as error:
         log.warning(NOT_COMPARED, f"{error}; pip install {error.name}")
         return
-    beam_sizes = dict.fromkeys((1, export.beam_size))
-    with progress_bar(len(beam_sizes) * len(lines), "lines compared") as advance:
-        results = [compare(engine, export.translator, lines, beam_size, advance) for beam_size in beam_sizes]
     _print_table(f"{export.format}, {export.quantization}", results)
     if not any(result.lines for result in results):
         log.warning(NOT_COMPARED, "all translations reach the length limit")

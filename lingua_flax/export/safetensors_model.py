@@ -1,6 +1,7 @@
 """Export as safetensors: the parameters by name, readable from any framework."""
 
 import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -8,7 +9,6 @@ from safetensors.numpy import save
 
 from lingua_flax.export import numpy_translator
 from lingua_flax.export.description import Export, describe, filled, write_json
-from lingua_flax.export.parity import Engine
 from lingua_flax.model.parameters import params_by_name
 
 
@@ -20,7 +20,8 @@ def write(export: Export, folder: Path) -> str:
     return filled("safetensors")
 
 
-def load(export: Export, folder: Path) -> Engine:
-    """Returns the code that translate.py runs, with the folder."""
-    network, encode = numpy_translator.Network(folder), export.translator.tokenizer.encode_source
-    return lambda lines, beams: (numpy_translator.beam_search(network, source, beams) for source in encode(lines))
+def translate(export: Export, folder: Path, lines: Sequence[str], beam_size: int) -> Iterator[tuple[list[int], float]]:
+    """Yields what the code of translate.py makes of lines."""
+    network = numpy_translator.Network(folder)
+    for source in export.translator.tokenizer.encode_source(lines):
+        yield numpy_translator.beam_search(network, source, beam_size)

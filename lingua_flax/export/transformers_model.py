@@ -12,7 +12,6 @@ import numpy as np
 from safetensors.numpy import save
 
 from lingua_flax.export.description import NEVER, Export, filled, write_json
-from lingua_flax.export.parity import Engine
 from lingua_flax.model.parameters import params_by_name
 from lingua_flax.model.positions import sinusoidal_positions
 from lingua_flax.options.schema import ModelConfig
@@ -124,23 +123,19 @@ def _tensors(config: ModelConfig, params: Mapping[str, np.ndarray]) -> Iterator[
             yield from norm(f"model.{stack}.layer_norm", f"{stack}_norm")
 
 
-def load(export: Export, folder: Path) -> Engine:
-    """Returns transformers with the folder; raises ImportError without that package or torch."""
+def translate(export: Export, folder: Path, lines: Sequence[str], beam_size: int) -> Iterator[tuple[list[int], float]]:
+    """Yields what transformers makes of lines; raises ImportError without that package or torch."""
     import torch
     from transformers import AutoModelForSeq2SeqLM
 
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     options = {"length_penalty": 0.0, "output_scores": True, "return_dict_in_generate": True}
-
-    def translate(lines: Sequence[str], beam_size: int) -> Iterator[tuple[list[int], float]]:
-        for source in export.translator.tokenizer.encode_source(lines):
-            longest = min(default_max_length(len(source)), export.translator.max_length) + 1  # with the start token
-            result = model.generate(torch.tensor([source]), num_beams=beam_size, max_length=longest, **options)
-            if beam_size == 1:
-                scores = model.compute_transition_scores(result.sequences, result.scores, normalize_logits=True)
-            else:
-                scores = result.sequences_scores[0]
-            ids = result.sequences[0, 1:].tolist()
-            yield ids[: ids.index(EOS_ID)], scores.sum().item()
-
-    return translate
+    for source in export.translator.tokenizer.encode_source(lines):
+        longest = min(default_max_length(len(source)), export.translator.max_length) + 1  # with the start token
+        result = model.generate(torch.tensor([source]), num_beams=beam_size, max_length=longest, **options)
+        if beam_size == 1:
+            scores = model.compute_transition_scores(result.sequences, result.scores, normalize_logits=True)
+        else:
+            scores = result.sequences_scores[0]
+        ids = result.sequences[0, 1:].tolist()
+        yield ids[: ids.index(EOS_ID)], scores.sum().item()

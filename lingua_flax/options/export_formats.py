@@ -56,7 +56,7 @@ def _known_to_transformers(_: ModelConfig) -> Values:
 class Format(NamedTuple):
     """A format of exports."""
 
-    module: str  # in the package export: its `write` writes, its `load` returns what runs what was written
+    module: str  # in the package export: its `write` writes, its `translate` runs what was written
     package: str | None  # of the extra export, that it needs
     known: Callable[[ModelConfig], Values] | None  # None: whatever this program has
     quantizations: tuple[Quantization, ...] = ("float32",)  # the default first

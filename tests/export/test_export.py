@@ -139,7 +139,7 @@ def test_export_that_translates_otherwise_is_not_accepted(trained):
     assert parity == Parity(beam_size=1, lines=3, cut=0, equal=3, tied=0, score_difference=pytest.approx(0.5))
     export = Export(translator, "safetensors", beam_size=1)
     with pytest.raises(RunError, match=r"does not translate as .* does, so nothing was written"):
-        check_parity(export, lambda: wrong, lines)
+        check_parity(export, wrong, lines)
     assert Parity(beam_size=1, lines=100, cut=0, equal=98, tied=1, score_difference=1e-3).holds
     assert not Parity(beam_size=1, lines=100, cut=0, equal=98, tied=0, score_difference=0.0).holds
     assert not Parity(beam_size=1, lines=100, cut=0, equal=100, tied=0, score_difference=2e-3).holds

@@ -118,16 +118,16 @@ def test_the_code_in_the_file_is_compared_with_the_run(trained, tmp_path, monkey
     path, lines = tmp_path / "file.html", ["one two three.", "nine."]
     export = Export(Translator.load(trained[0]), "html", beam_size=3, run=trained[0])
     html_file.write(export, path)
-    load = partial(html_file.load, export, path)
-    check_parity(export, load, lines)
+    engine = partial(html_file.translate, export, path)
+    check_parity(export, engine, lines)
     changed = path.read_text(encoding="utf-8").replace("Math.max(value, 0)", "value")
     path.write_text(changed, encoding="utf-8")
     with pytest.raises(RunError, match="does not translate as"):
-        check_parity(export, load, lines)
+        check_parity(export, engine, lines)
     monkeypatch.setattr(html_file, "SECONDS", 0.0)
-    assert len(list(load()(lines, beam_size=1))) == 1
+    assert len(list(engine(lines, 1))) == 1
     monkeypatch.setattr(html_file, "find_deno", lambda: None)
-    check_parity(export, load, lines)
+    check_parity(export, engine, lines)
     assert caplog.messages == [NOT_COMPARED % "Deno, which runs JavaScript, is not installed; pip install deno"]
 
 
