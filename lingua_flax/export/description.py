@@ -83,15 +83,10 @@ def write_description(
     """Writes README.md, tokenizers and manifest.json; one of the lines becomes the example of the usage."""
     translator, data = export.translator, read_workdir_config(export.run).data
     is_for_hub = FORMATS[export.format].is_for_hub
-    source, target = translator.languages
     text = filled(
         "README",
-        source=source,
-        target=target,
+        translator=translator,
         corpora=", ".join(dict.fromkeys([data.name, *(entry.name for entry in data.mixture)])),
-        config=translator.config,
-        size=translator.num_parameters,
-        step=translator.step,
         usage=_with_example(usage, translator, lines),
         scores=_scores_table(scores),
         version=VERSION,

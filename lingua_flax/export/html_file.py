@@ -43,15 +43,8 @@ def write(export: Export, path: Path) -> str:
     return "open it in a browser"
 
 
-def find_deno() -> str | None:
-    """Returns the path of Deno, which runs JavaScript, in PATH or beside Python, where pip installs it."""
-    return shutil.which("deno") or shutil.which("deno", path=Path(sys.executable).parent)
-
-
 def translate(_: Export, path: Path, lines: Sequence[str], beam_size: int) -> Iterator[tuple[list[int], float]]:
     """Yields what the program of the file makes of lines; raises ImportError without Deno, which runs it."""
-    if not find_deno():
-        raise ImportError("Deno, which runs JavaScript, is not installed", name="deno")
     for answer in ask_file(path, [{"line": line, "beam_size": beam_size} for line in lines], SECONDS):
         if "error" in answer:
             raise RunError(f"the file does not translate: {answer['error']}")
@@ -60,10 +53,12 @@ def translate(_: Export, path: Path, lines: Sequence[str], beam_size: int) -> It
 
 def ask_file(path: Path, messages: Sequence[Mapping[str, Any]], seconds: float) -> list[dict[str, Any]]:
     """Returns what the worker of an exported file answers, in so many seconds; raises RunError if Deno fails."""
-    deno = [find_deno() or "deno", "run", "--no-config", "--no-lock", "--allow-read"]
+    deno = shutil.which("deno") or shutil.which("deno", path=Path(sys.executable).parent)  # where pip installs it
+    if not deno:
+        raise ImportError("Deno, which runs JavaScript, is not installed", name="deno")
     options: Any = {"env": os.environ | {"DENO_NO_UPDATE_CHECK": "1"}, "capture_output": True, "encoding": "utf-8"}
-    command = [*deno, str(MODULES / "ask_file.js"), str(path), str(seconds)]
-    done = subprocess.run(command, input=json.dumps(messages), check=False, **options)
+    program = [deno, "run", "--no-config", "--no-lock", "--allow-read", str(MODULES / "ask_file.js")]
+    done = subprocess.run([*program, str(path), str(seconds)], input=json.dumps(messages), check=False, **options)
     interruption.check()  # Ctrl-C reaches both
     if done.returncode:
         raise RunError(f"Deno, which was to run the file, fails: {done.stderr.strip()}")

@@ -126,7 +126,7 @@ def test_the_code_in_the_file_is_compared_with_the_run(trained, tmp_path, monkey
         check_parity(export, engine, lines)
     monkeypatch.setattr(html_file, "SECONDS", 0.0)
     assert len(list(engine(lines, 1))) == 1
-    monkeypatch.setattr(html_file, "find_deno", lambda: None)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     check_parity(export, engine, lines)
     assert caplog.messages == [NOT_COMPARED % "Deno, which runs JavaScript, is not installed; pip install deno"]
 
