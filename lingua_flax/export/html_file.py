@@ -70,13 +70,12 @@ def html_document(export: Export, answers: Mapping[str, Any]) -> str:
     translator = export.translator
     sides = dict.fromkeys((translator.tokenizer.source, translator.tokenizer.target))  # one if the tokenizer is joint
     tokenizers = [_tokenizer(side) for side in sides]
-    decoding = DecodingOptions(beam_size=export.beam_size)
     described = describe(translator)
     description = {
         **{name: described[name] for name in ("model", "source_tags", "source_language")},
         **{"made_with": VERSION, "format_version": FORMAT_VERSION, "checkpoint_step": translator.step},
         "kept": TO_KEEP.pattern,
-        "decoding": {"beam_size": export.beam_size, "length_penalty": decoding.length_penalty},
+        "decoding": {"beam_size": export.beam_size, "length_penalty": DecodingOptions().length_penalty},
         "tokenizers": [fields for fields, _ in tokenizers],
     }
     arrays = _stored(translator.params, quantized=export.quantization == "int8")
