@@ -31,10 +31,7 @@ LABELS["published_bleu"] = "BLEU, published protocol"
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """What is exported, for the functions `write` and `translate` that the module of each format has.
-
-    There is none, but a UserError, of a network that the format cannot represent.
-    """
+    """What `write` and `translate` of a format are given; raises UserError if it cannot represent the network."""
 
     translator: Translator
     format: ExportFormat

@@ -35,10 +35,7 @@ def run_files(
 
 
 def new_metadata(config: Config, tokenizer_models: Sequence[bytes], several_sentences: float = 0.0) -> dict[str, Any]:
-    """Returns the metadata of a network from elsewhere.
-
-    `several_sentences` is the share of lines with more than one sentence in the text that it was trained on.
-    """
+    """Returns metadata of a network from elsewhere, trained on a text of which a share of lines had several sentences."""
     return {
         "format": METADATA_FORMAT,
         "version": VERSION,
