@@ -35,7 +35,7 @@ def run_files(
 
 
 def new_metadata(config: Config, tokenizer_models: Sequence[bytes], several_sentences: float = 0.0) -> dict[str, Any]:
-    """Returns metadata of a network from elsewhere, trained on a text of which a share of lines had several sentences."""
+    """Returns metadata of a network from elsewhere, trained on lines of which a share had several sentences."""
     return {
         "format": METADATA_FORMAT,
         "version": VERSION,
