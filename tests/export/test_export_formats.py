@@ -123,7 +123,7 @@ def test_fields_and_values_that_an_implementation_does_not_know_are_refused(tmp_
     """So whoever adds one to ModelConfig, and forgets an implementation, gets an error rather than wrong numbers."""
     listed = {name for name, own in ModelConfig.model_fields.items() if own.annotation not in (int, float)}
     configs = {name: ModelConfig().model_copy(update={name: "other"}) for name in listed - {"attention"}}
-    extended = pydantic.create_model("Extended", __base__=ModelConfig, invented=0)
+    extended = pydantic.create_model("Extended", __base__=ModelConfig, invented=(int, 0))
     with conversation(SCRIPT.with_name("new_network.js")) as ask:
         for field, config in {"invented": extended(), **configs}.items():
             refusal = f"{field} = {getattr(config, field)}"
