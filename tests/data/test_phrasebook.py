@@ -11,7 +11,7 @@ from lingua_flax.data.corpora import open_corpus, phrasebook
 from lingua_flax.data.corpora.phrasebook import find_readings, generate
 from lingua_flax.data.corpora.phrasebook.contrast_templates import Contrast
 from lingua_flax.data.corpora.phrasebook.generator import Phrasebook
-from lingua_flax.data.corpora.phrasebook.lexicon import load_lexicon
+from lingua_flax.data.corpora.phrasebook.lexicon import NOUNS, TRANSITIVES
 from lingua_flax.data.corpora.phrasebook.phrases import Pair
 from lingua_flax.data.corpora.phrasebook.readings import READINGS
 from lingua_flax.options.schema import DataConfig
@@ -78,9 +78,8 @@ def test_train_contains_no_held_out_combination(book):
         words = english[:-1].split()
         described.update(pairwise(words))
         governed.update(pairwise(word for word in words if not DETERMINER.fullmatch(word)))
-    lexicon = load_lexicon()
-    plural = {noun.key: noun.english_plural for noun in lexicon.nouns}
-    verbs = {verb.key for verb in lexicon.transitives}
+    plural = {noun.key: noun.english_plural for noun in NOUNS.values()}
+    verbs = {verb.key for verb in TRANSITIVES.values()}
     for word, noun in book.held_out:
         if not word.startswith("clean/"):  # both a verb and an adjective: clean walls
             seen = governed if word in verbs else described
@@ -159,7 +158,7 @@ def test_corpus_is_generated_again_only_if_its_source_changes(cache, monkeypatch
         seeds.append(seed)
         pairs = [(f"Line {number}.", f"Ligne {number}.") for number in range(100 * seed, 100 * seed + 9)]
         contrasts = [Contrast("line", pairs[i], pairs[i + 1], (str(i), str(i + 1))) for i in (5, 7)]
-        return Phrasebook(pairs[:3], pairs[3:4], pairs[4:5], contrasts, frozenset(), {}, {})
+        return Phrasebook(pairs[:3], pairs[3:4], pairs[4:5], contrasts, frozenset(), {})
 
     monkeypatch.setattr(phrasebook, "generate", generate_few)
     config = DataConfig(cache_directory=cache)

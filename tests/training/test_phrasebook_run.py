@@ -7,7 +7,7 @@ import re
 import pytest
 
 from lingua_flax.data.corpora.phrasebook import generate
-from lingua_flax.data.corpora.phrasebook.lexicon import load_lexicon
+from lingua_flax.data.corpora.phrasebook.lexicon import NOUNS
 from lingua_flax.translation.translator import Translator
 from tests.helpers.commands import succeed
 
@@ -38,7 +38,7 @@ def test_phrasebook_is_learned(workdir, run, tmp_path):
 @pytest.mark.slow
 def test_bold_words_are_bold_in_the_translation(workdir):
     """The words are nouns of which there is one in the sentence, and one translation in the reference."""
-    nouns = {noun.english: noun.french for noun in load_lexicon().nouns}
+    nouns = {noun.english: noun.french for noun in NOUNS.values()}
     cases = []
     for english, french in generate().test:
         words, translations = re.findall(r"\w+", english), re.findall(r"\w+", french)

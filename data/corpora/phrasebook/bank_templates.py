@@ -1,11 +1,28 @@
 """Templates for the word bank: rive if it is the bank of a river or lake, banque if it is the bank for money."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from lingua_flax.data.corpora.phrasebook.contrast_templates import Puzzle
-from lingua_flax.data.corpora.phrasebook.lexicon import Noun, Verb, load_lexicon, parse_noun, parse_verb
-from lingua_flax.data.corpora.phrasebook.phrases import Form, NounPhrase, Pair, Sentence, clause, finish, noun_phrase
-from lingua_flax.data.corpora.phrasebook.random_draws import Draw, nouns
+from lingua_flax.data.corpora.phrasebook.lexicon import (
+    INTRANSITIVES,
+    NOUNS,
+    Noun,
+    Verb,
+    nouns,
+    parse_noun,
+    parse_verb,
+)
+from lingua_flax.data.corpora.phrasebook.phrases import (
+    Form,
+    NounPhrase,
+    Text,
+    join,
+    noun_phrase,
+    sentence,
+    with_preposition,
+)
+from lingua_flax.data.corpora.phrasebook.random_draws import Draw
 
 BANKS = (parse_noun("bank = rive f"), parse_noun("bank = banque f"))
 SIDE = parse_noun("side = côté m")
@@ -21,7 +38,7 @@ CROSSINGS = (
 GOALS = ("house", "station", "hotel", "restaurant", "market", "school", "farm", "church", "bakery", "village", "tree")
 
 
-def crossing(draw: Draw) -> Sentence:
+def crossing(draw: Draw) -> Text:
     """Crossing a way to get somewhere: I swam across the river to get to the other bank."""
     verb, manner, classes = draw.one(CROSSINGS)
     way = draw.one(nouns(*classes))
@@ -32,7 +49,7 @@ def crossing(draw: Draw) -> Sentence:
     elif roll < 0.65:
         goal, with_other = SIDE, True
     else:
-        goal, with_other = draw.lexicon.noun(draw.one(GOALS)), False
+        goal, with_other = NOUNS[draw.one(GOALS)], False
     subject = draw.subject(draw.chance(0.4))
     form = draw.form(verb, subject)._replace(english_adverb="", french_adverb="")
     return _crossing_sentence(subject, verb, manner, form, way, goal, with_other)
@@ -40,16 +57,15 @@ def crossing(draw: Draw) -> Sentence:
 
 def _crossing_sentence(
     subject: NounPhrase, verb: Verb, manner: str, form: Form, way: Noun, goal: Noun, with_other: bool
-) -> Sentence:
-    way_phrase, goal_phrase = noun_phrase(way, "the"), noun_phrase(goal, "the")
-    english_goal = goal_phrase.english.replace("the ", "the other ") if with_other else goal_phrase.english
-    french_goal = f"le autre {goal.french}" if with_other else goal_phrase.french
-    english = f"across {way_phrase.english} to get to {english_goal}"
-    french = f"{way_phrase.french} {manner}".rstrip() + f" pour atteindre {french_goal}"
-    english_side = clause(subject, verb, form, None, (english, ""))[0]
-    french_side = clause(subject, CROSS, form, None, ("", french))[1]
-    lemmas = (verb.key, way.key, goal.key, *subject.lemmas)
-    return finish((english_side, french_side), form.question, lemmas)
+) -> Text:
+    """English says how (swim across the river), French that (traverser la rivière à la nage)."""
+    destination: Text = noun_phrase(goal, "the")
+    if with_other:
+        destination = Text(f"the other {goal.english}", f"le autre {goal.french}", destination.lemmas)
+    tail = join(noun_phrase(way, "the"), Text("to get to", f"{manner} pour atteindre".lstrip()), destination)
+    english = sentence(subject, verb, form, None, join(Text("across"), tail))
+    french = sentence(subject, CROSS, form, None, tail).french
+    return replace(english, french=french)
 
 
 class CrossingScene(NamedTuple):
@@ -68,10 +84,10 @@ class CrossingPuzzle(Puzzle[CrossingScene]):
         form = draw.form(CROSSINGS[-1][0], subject)._replace(english_adverb="", french_adverb="")
         return CrossingScene(subject, form, draw.chance(0.6))
 
-    def render(self, scene: CrossingScene, sense: int, decider: str) -> Sentence:
+    def render(self, scene: CrossingScene, sense: int, decider: str) -> Text:
         verb, manner, _ = CROSSINGS[-1]
-        way = load_lexicon().noun(decider)
-        return _crossing_sentence(scene.subject, verb, manner, scene.form, way, BANKS[sense], scene.with_other)
+        subject, form, with_other = scene
+        return _crossing_sentence(subject, verb, manner, form, NOUNS[decider], BANKS[sense], with_other)
 
 
 class AgentScene(NamedTuple):
@@ -79,12 +95,12 @@ class AgentScene(NamedTuple):
 
     verb: Verb
     form: Form
-    time: Pair
+    time: Text
 
 
 AGENT_VERBS = tuple(
     verb
-    for verb in load_lexicon().intransitives
+    for verb in INTRANSITIVES.values()
     if verb.english.base in ("sleep", "wait", "rest", "stay", "stop", "walk", "run")
 )
 
@@ -94,15 +110,13 @@ class AgentPuzzle(Puzzle[AgentScene]):
 
     def scene(self, draw: Draw) -> AgentScene:
         verb = draw.one(AGENT_VERBS)
-        form = draw.form(verb, noun_phrase(nouns("frog")[0], "the"))
+        form = draw.form(verb, noun_phrase(NOUNS["frog"], "the"))
         return AgentScene(verb, form, draw.time(form, verb))
 
-    def render(self, scene: AgentScene, sense: int, decider: str) -> Sentence:
-        subject = noun_phrase(load_lexicon().noun(decider), "the")
-        bank = noun_phrase(BANKS[sense], "the")
-        tail = (f"near {bank.english} {scene.time[0]}".rstrip(), f"près de {bank.french} {scene.time[1]}".rstrip())
-        pair = clause(subject, scene.verb, scene.form, None, tail)
-        return finish(pair, scene.form.question, (scene.verb.key, *subject.lemmas, *bank.lemmas))
+    def render(self, scene: AgentScene, sense: int, decider: str) -> Text:
+        bank = with_preposition("near", "près de", noun_phrase(BANKS[sense], "the"))
+        subject = noun_phrase(NOUNS[decider], "the")
+        return sentence(subject, scene.verb, scene.form, None, join(bank, scene.time))
 
 
 MONEY = (
@@ -120,12 +134,10 @@ BANKING = (
 )
 
 
-def banking(draw: Draw) -> Sentence:
+def banking(draw: Draw) -> Text:
     """Money at a bank: I deposited my paycheck at the bank yesterday."""
     verb, noun, subject = draw.one(BANKING), draw.one(MONEY), draw.subject()
     form = draw.form(verb, subject)
     determiner = draw.owner(subject) if draw.chance(0.6) else "the"
-    time = draw.time(form, verb, 0.5)
-    tail = (f"at the bank {time[0]}".rstrip(), f"à la banque {time[1]}".rstrip())
-    pair = clause(subject, verb, form, noun_phrase(noun, determiner), tail)
-    return finish(pair, form.question, (verb.key, noun.key, BANKS[1].key, *subject.lemmas))
+    bank = with_preposition("at", "à", noun_phrase(BANKS[1], "the"))
+    return sentence(subject, verb, form, noun_phrase(noun, determiner), join(bank, draw.time(form, verb, 0.5)))

@@ -9,19 +9,21 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from lingua_flax.data.corpora.phrasebook.lexicon import Adjective, Noun, Verb, load_lexicon, parse_verb
-from lingua_flax.data.corpora.phrasebook.morphology import attach
+from lingua_flax.data.corpora.phrasebook.lexicon import ADJECTIVES, NOUNS, Adjective, Noun, Verb, parse_verb
 from lingua_flax.data.corpora.phrasebook.phrases import (
+    NOTHING,
     PRONOUNS,
     Form,
     NounPhrase,
     Pair,
     Pronoun,
-    Sentence,
-    clause,
+    Text,
     copula,
     finish,
+    join,
     noun_phrase,
+    sentence,
+    with_preposition,
 )
 from lingua_flax.data.corpora.phrasebook.random_draws import Draw
 
@@ -60,15 +62,15 @@ class Puzzle(ABC, Generic[Scene]):
         """Draws everything except the decider."""
 
     @abstractmethod
-    def render(self, scene: Scene, sense: int, decider: str) -> Sentence:
+    def render(self, scene: Scene, sense: int, decider: str) -> Text:
         """Returns the sentence of a scene with a decider of the given sense."""
 
-    def sample(self, draw: Draw) -> Sentence:
+    def sample(self, draw: Draw) -> Text:
         """Returns one sentence with a random sense and decider."""
         sense = draw.one((0, 1))
         return self.render(self.scene(draw), sense, draw.one(self.deciders[sense]))
 
-    def contrast(self, draw: Draw) -> tuple[Sentence, Sentence]:
+    def contrast(self, draw: Draw) -> tuple[Text, Text]:
         """Returns two sentences of one scene, the first with a decider of sense 0, the second with one of sense 1."""
         scene = self.scene(draw)
         first, second = (draw.one(words) for words in self.deciders)
@@ -81,8 +83,12 @@ class ClauseScene(NamedTuple):
     subject: NounPhrase
     verb: Verb
     form: Form
-    time: Pair
+    time: Text
     determiner: str | Pronoun
+
+    def sentence(self, verb: Verb, phrase: NounPhrase, place: Text = NOTHING) -> Text:
+        """Returns the sentence with this verb and object."""
+        return sentence(self.subject, verb, self.form, phrase, join(place, self.time))
 
 
 def _clause_scene(draw: Draw, verb: Verb, determiners: tuple[str, ...]) -> ClauseScene:
@@ -118,15 +124,12 @@ class PlacePuzzle(Puzzle[ClauseScene]):
         determiners = ("the",) if self.english_preposition == "of" else ("the", "a", "this")
         return _clause_scene(draw, draw.one(NEUTRAL_VERBS), determiners)
 
-    def render(self, scene: ClauseScene, sense: int, decider: str) -> Sentence:
-        noun, place = self.senses[sense], noun_phrase(load_lexicon().noun(decider), "the")
-        phrase = noun_phrase(noun, scene.determiner, self.plural)
-        tail = (
-            f"{self.english_preposition} {place.english} {scene.time[0]}".rstrip(),
-            f"{attach(self.french_preposition, place.french)} {scene.time[1]}".rstrip(),
+    def render(self, scene: ClauseScene, sense: int, decider: str) -> Text:
+        phrase = noun_phrase(self.senses[sense], scene.determiner, self.plural)
+        place = noun_phrase(NOUNS[decider], "the")
+        return scene.sentence(
+            scene.verb, phrase, with_preposition(self.english_preposition, self.french_preposition, place)
         )
-        pair = clause(scene.subject, scene.verb, scene.form, phrase, tail)
-        return finish(pair, scene.form.question, (scene.verb.key, noun.key, *place.lemmas, *scene.subject.lemmas))
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,10 +144,8 @@ class VerbPuzzle(Puzzle[ClauseScene]):
         scene = _clause_scene(draw, verb, ("the", "a", "this", "that"))
         return scene._replace(determiner="the") if scene.form.negation == "never" else scene
 
-    def render(self, scene: ClauseScene, sense: int, decider: str) -> Sentence:
-        verb, noun = self.verbs[decider], self.senses[sense]
-        pair = clause(scene.subject, verb, scene.form, noun_phrase(noun, scene.determiner), scene.time)
-        return finish(pair, scene.form.question, (verb.key, noun.key, *scene.subject.lemmas))
+    def render(self, scene: ClauseScene, sense: int, decider: str) -> Text:
+        return scene.sentence(self.verbs[decider], noun_phrase(self.senses[sense], scene.determiner))
 
 
 class StateScene(NamedTuple):
@@ -154,9 +155,11 @@ class StateScene(NamedTuple):
     opinion: Verb
     determiner: str | Pronoun
     form: Form
-    degree: Pair
+    degree: Text
 
 
+THAT = Text("that", "que")
+DEGREES = (Text("very", "très"), Text("too", "trop"))
 OPINIONS = (
     parse_verb("think:thought = penser"),
     parse_verb("say:said = dire dis dit disons disent dit"),
@@ -169,20 +172,18 @@ def _state_scene(draw: Draw) -> StateScene:
     tense = "present" if speaker or draw.chance(0.5) else "past"
     question = speaker is None and draw.chance(0.2)
     form = Form(tense, "" if question else draw.one(("", "", "not")), question)
-    degree = draw.one((("", ""), ("", ""), ("very", "très"), ("too", "trop")))
+    degree = draw.one((NOTHING, NOTHING, *DEGREES))
     owner = draw.one(PRONOUNS)
     determiners: tuple[str | Pronoun, ...] = ("the", "the", "this", owner)
     determiner = draw.one(determiners)
     return StateScene(speaker, draw.one(OPINIONS), determiner, form, degree)
 
 
-def _state(scene: StateScene, subject: NounPhrase, adjective: Adjective, lemmas: tuple[str, ...]) -> Sentence:
-    pair = copula(subject, adjective, scene.form, scene.degree)
+def _state(scene: StateScene, subject: NounPhrase, adjective: Adjective) -> Text:
+    state = copula(subject, adjective, scene.form, scene.degree)
     if scene.speaker:
-        inner = (f"that {pair[0]}", f"que {pair[1]}")
-        pair = clause(scene.speaker, scene.opinion, Form(), None, inner)
-        lemmas = (*lemmas, scene.opinion.key, *scene.speaker.lemmas)
-    return finish(pair, scene.form.question, (*lemmas, *subject.lemmas))
+        return sentence(scene.speaker, scene.opinion, Form(), None, join(THAT, state))
+    return finish(state, scene.form.question)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,11 +195,10 @@ class PredicatePuzzle(Puzzle[StateScene]):
     def scene(self, draw: Draw) -> StateScene:
         scene = _state_scene(draw)
         determiner = "the" if isinstance(scene.determiner, Pronoun) else scene.determiner
-        return scene._replace(determiner=determiner, degree=("", ""))
+        return scene._replace(determiner=determiner, degree=NOTHING)
 
-    def render(self, scene: StateScene, sense: int, decider: str) -> Sentence:
-        adjective = load_lexicon().adjective(decider)
-        return _state(scene, noun_phrase(self.senses[sense], scene.determiner), adjective, (adjective.key,))
+    def render(self, scene: StateScene, sense: int, decider: str) -> Text:
+        return _state(scene, noun_phrase(self.senses[sense], scene.determiner), ADJECTIVES[decider])
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,10 +211,9 @@ class ModifiedPuzzle(Puzzle[StateScene]):
     def scene(self, draw: Draw) -> StateScene:
         return _state_scene(draw)
 
-    def render(self, scene: StateScene, sense: int, decider: str) -> Sentence:
-        noun = load_lexicon().noun(decider)
+    def render(self, scene: StateScene, sense: int, decider: str) -> Text:
         determiner = scene.determiner if self.owned else "the"
-        return _state(scene, noun_phrase(noun, determiner), self.senses[sense], (self.senses[sense].key,))
+        return _state(scene, noun_phrase(NOUNS[decider], determiner), self.senses[sense])
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,11 +226,8 @@ class AttributePuzzle(Puzzle[ClauseScene]):
     def scene(self, draw: Draw) -> ClauseScene:
         return _clause_scene(draw, draw.one(self.verbs), ("the",))
 
-    def render(self, scene: ClauseScene, sense: int, decider: str) -> Sentence:
-        noun, adjective = load_lexicon().noun(decider), self.senses[sense]
-        phrase = noun_phrase(noun, scene.determiner, adjective=adjective)
-        pair = clause(scene.subject, scene.verb, scene.form, phrase, scene.time)
-        return finish(pair, scene.form.question, (scene.verb.key, *phrase.lemmas, *scene.subject.lemmas))
+    def render(self, scene: ClauseScene, sense: int, decider: str) -> Text:
+        return scene.sentence(scene.verb, noun_phrase(NOUNS[decider], "the", adjective=self.senses[sense]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,13 +240,11 @@ class ObjectPuzzle(Puzzle[ClauseScene]):
     def scene(self, draw: Draw) -> ClauseScene:
         return _clause_scene(draw, self.senses[0], ("the", "the", "this", "that"))
 
-    def render(self, scene: ClauseScene, sense: int, decider: str) -> Sentence:
-        verb = self.senses[sense]
+    def render(self, scene: ClauseScene, sense: int, decider: str) -> Text:
         if decider in self.words:
             is_name, french = decider[0].isupper(), self.words[decider]
             lemma = f"{decider}/{decider if is_name else french.split()[-1]}"
-            phrase = NounPhrase(decider, french, french, 1, False, False, lemmas=(lemma,))
+            phrase = NounPhrase(decider, french, (lemma,))
         else:
-            phrase = noun_phrase(load_lexicon().noun(decider), scene.determiner)
-        pair = clause(scene.subject, verb, scene.form, phrase, scene.time)
-        return finish(pair, scene.form.question, (verb.key, *phrase.lemmas, *scene.subject.lemmas))
+            phrase = noun_phrase(NOUNS[decider], scene.determiner)
+        return scene.sentence(self.senses[sense], phrase)

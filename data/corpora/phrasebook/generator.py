@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from lingua_flax.data.corpora.phrasebook.ambiguous_words import PUZZLES
 from lingua_flax.data.corpora.phrasebook.contrast_templates import Contrast
-from lingua_flax.data.corpora.phrasebook.lexicon import load_lexicon, read_translations
-from lingua_flax.data.corpora.phrasebook.phrases import Combination, Pair, Sentence
+from lingua_flax.data.corpora.phrasebook.lexicon import ADJECTIVES, TRANSITIVES, nouns, read_translations
+from lingua_flax.data.corpora.phrasebook.phrases import Combination, Pair, Text
 from lingua_flax.data.corpora.phrasebook.random_draws import Draw
 from lingua_flax.data.corpora.phrasebook.templates import TEMPLATES
 
@@ -33,7 +33,6 @@ class Phrasebook(NamedTuple):
     Attributes:
       held_out: (verb, object noun) and (adjective, noun) combinations that train never contains.
       combinations: English sentence of train, validation or test -> its combinations.
-      lemma_counts: lemma -> number of training sentences that contain it.
     """
 
     train: list[Pair]
@@ -42,14 +41,12 @@ class Phrasebook(NamedTuple):
     contrasts: list[Contrast]
     held_out: frozenset[Combination]
     combinations: dict[str, tuple[Combination, ...]]
-    lemma_counts: dict[str, int]
 
 
 def draw_held_out(rng: Random) -> frozenset[Combination]:
     """Returns the combinations to hold out of training; every word keeps most of its combinations."""
-    lexicon = load_lexicon()
-    pairs = [(verb.key, noun.key) for verb in lexicon.transitives for noun in lexicon.select(verb.objects)]
-    pairs += [(item.key, noun.key) for item in lexicon.adjectives for noun in lexicon.select(item.classes)]
+    pairs = [(verb.key, noun.key) for verb in TRANSITIVES.values() for noun in nouns(*verb.objects)]
+    pairs += [(item.key, noun.key) for item in ADJECTIVES.values() for noun in nouns(*item.classes)]
     allowance = {word: MAX_HELD_OUT_SHARE * count for word, count in Counter(w for pair in pairs for w in pair).items()}
     total = int(HELD_OUT_SHARE * len(pairs))
     rng.shuffle(pairs)
@@ -104,10 +101,10 @@ def draw_contrasts(draw: Draw, held_out: frozenset[Combination], collected: Coll
 
 def draw_sentences(
     draw: Draw, held_out: frozenset[Combination], collected: Collected, plain_size: int, unseen_size: int
-) -> tuple[list[Sentence], list[Sentence]]:
+) -> tuple[list[Text], list[Text]]:
     """Returns `plain_size` new sentences without and `unseen_size` with held-out combinations, in the order drawn."""
-    plain: list[Sentence] = []
-    unseen: list[Sentence] = []
+    plain: list[Text] = []
+    unseen: list[Text] = []
     counts: Counter[str] = Counter()
     templates = [template for template, _ in TEMPLATES]
     weights = list(accumulate(weight for _, weight in TEMPLATES))
@@ -157,5 +154,4 @@ def generate(seed: int = 0) -> Phrasebook:
         contrasts=contrasts,
         held_out=held_out,
         combinations=combinations,
-        lemma_counts=dict(sorted(Counter(lemma for sentence in train for lemma in set(sentence.lemmas)).items())),
     )

@@ -3,27 +3,27 @@
 The French pronoun has the gender of its antecedent, and only the predicate identifies the antecedent.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from lingua_flax.data.corpora.phrasebook.contrast_templates import Puzzle
-from lingua_flax.data.corpora.phrasebook.lexicon import Noun, Verb, load_lexicon, parse_verb
-from lingua_flax.data.corpora.phrasebook.morphology import agree, attach
+from lingua_flax.data.corpora.phrasebook.lexicon import ADJECTIVES, Noun, Verb, nouns, parse_verb
+from lingua_flax.data.corpora.phrasebook.morphology import agree
 from lingua_flax.data.corpora.phrasebook.phrases import (
     ETRE,
     ETRE_PAST,
-    HE,
-    SHE,
     Form,
     NounPhrase,
-    Pair,
-    Sentence,
+    Text,
     clause,
     copula,
     finish,
+    join,
     noun_phrase,
-    pronoun_phrase,
+    object_of,
+    with_preposition,
 )
-from lingua_flax.data.corpora.phrasebook.random_draws import Draw, adjectives_of, nouns
+from lingua_flax.data.corpora.phrasebook.random_draws import Draw, adjectives_of
 
 
 class ItScene(NamedTuple):
@@ -33,12 +33,11 @@ class ItScene(NamedTuple):
     thing: NounPhrase
     noun: Noun
     animal_reasons: tuple[str, ...]
-    main: Pair
+    main: Text
     past: bool
-    lemmas: tuple[str, ...]
-    combinations: tuple[tuple[str, str], ...]
 
 
+BECAUSE = Text("because", "parce que")
 RESTING_REASONS = ("tired", "sleepy", "sick", "afraid", "sad", "lazy")
 JUMPING_REASONS = ("afraid", "happy")
 EATING_REASONS = ("hungry", "hungry", "sad", "happy")
@@ -64,21 +63,21 @@ EAT = parse_verb("eat:ate = manger")
 DRINK = parse_verb("drink:drank = boire bois boit buvons boivent bu")
 
 
-def surface_clause(subject: NounPhrase, verb: Verb, posture: bool, form: Form, surface: NounPhrase) -> Pair:
+def surface_clause(subject: NounPhrase, verb: Verb, posture: bool, form: Form, surface: NounPhrase) -> Text:
     """Returns a clause such as "the cat sat on the mat": le chat s'est assis sur le tapis.
 
     If the verb can describe a posture, the present and the progressive tenses take être and the participle in French:
     le chat est assis sur le tapis.
     """
-    tail = (f"on {surface.english}", f"sur {surface.french}")
-    english, french = clause(subject, verb, form, None, tail)
+    tail = with_preposition("on", "sur", surface)
+    text = clause(subject, verb, form, None, tail)
     if posture and form.tense in ("present", "progressive", "past progressive"):
         etre = (ETRE_PAST if form.tense == "past progressive" else ETRE)[subject.person]
         before, after = ("ne ", " pas") if form.negation else ("", "")
         state = agree(verb.french.participle, subject.feminine, subject.plural)
         question = "est-ce que " if form.question else ""
-        french = f"{question}{subject.french} {before}{etre}{after} {state} {tail[1]}"
-    return english, french
+        return replace(text, french=f"{question}{subject.french} {before}{etre}{after} {state} {tail.french}")
+    return text
 
 
 def thing_phrase(draw: Draw, noun: Noun) -> NounPhrase:
@@ -86,7 +85,7 @@ def thing_phrase(draw: Draw, noun: Noun) -> NounPhrase:
     return noun_phrase(noun, draw.determiner_or_possessive(noun, "the", "the", "this"))
 
 
-def on_surface(draw: Draw) -> Sentence:
+def on_surface(draw: Draw) -> Text:
     """Somebody on a surface: The cat sits on the mat. Was your dog sleeping on the sofa?"""
     verb, posture = draw.one((*SURFACE_VERBS, *POSTURE_VERBS))
     subject = draw.subject(True)
@@ -94,8 +93,7 @@ def on_surface(draw: Draw) -> Sentence:
     form = draw.form(verb, subject)
     if posture and (form.negation == "never" or form.english_adverb):
         form = Form(form.tense)
-    pair = surface_clause(subject, verb, posture, form, surface)
-    return finish(pair, form.question, (verb.key, *subject.lemmas, *surface.lemmas))
+    return finish(surface_clause(subject, verb, posture, form, surface), form.question)
 
 
 class ItPuzzle(Puzzle[ItScene]):
@@ -115,19 +113,14 @@ class ItPuzzle(Puzzle[ItScene]):
         thing = thing_phrase(draw, food)
         liquid = "drink" in food.classes
         reasons = DRINKING_REASONS if liquid else EATING_REASONS
+        form = Form("past" if past else "progressive")
         if draw.chance(0.5):
             verb = DRINK if liquid else EAT
-            form = Form("past" if past else "progressive")
-            combinations = ((verb.key, food.key),)
-            main = clause(animal, verb, form, thing)
-            lemmas = (verb.key, *animal.lemmas, *thing.lemmas)
-            return ItScene(animal, thing, food, reasons, main, past, lemmas, combinations)
-        verb, subject = GIVE, draw.subject()
-        form = Form("past" if past else "progressive")
-        tail = (f"to {animal.english}", attach("à", animal.french))
-        main = clause(subject, verb, form, thing, tail)
-        lemmas = (verb.key, *animal.lemmas, *thing.lemmas, *subject.lemmas)
-        return ItScene(animal, thing, food, (*reasons[:2], *FEEDING_REASONS), main, past, lemmas, ())
+            main = clause(animal, verb, form, object_of(verb, thing))
+        else:
+            main = clause(draw.subject(), GIVE, form, thing, with_preposition("to", "à", animal))
+            reasons = (*reasons[:2], *FEEDING_REASONS)
+        return ItScene(animal, thing, food, reasons, main, past)
 
     def _resting(self, draw: Draw, animal: NounPhrase, past: bool) -> ItScene:
         verb, posture = draw.one(SURFACE_VERBS)
@@ -136,20 +129,20 @@ class ItPuzzle(Puzzle[ItScene]):
         form = Form("past" if past else draw.one(("present", "progressive")))
         reasons = JUMPING_REASONS if verb.english.base == "jump" else RESTING_REASONS
         main = surface_clause(animal, verb, posture, form, surface)
-        return ItScene(animal, surface, noun, reasons, main, past, (verb.key, *animal.lemmas, *surface.lemmas), ())
+        return ItScene(animal, surface, noun, reasons, main, past)
 
     def reasons(self, scene: ItScene) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Returns the reasons that fit the animal and those that fit the thing."""
         fitting = {adjective.english for adjective in adjectives_of(scene.noun, False)}
         return scene.animal_reasons, tuple(word for word in THING_REASONS if word in fitting)
 
-    def sample(self, draw: Draw) -> Sentence:
+    def sample(self, draw: Draw) -> Text:
         scene = self.scene(draw)
         reasons = self.reasons(scene)
         sense = draw.one((0, 1)) if reasons[1] else 0
         return self.render(scene, sense, draw.one(reasons[sense]))
 
-    def contrast(self, draw: Draw) -> tuple[Sentence, Sentence]:
+    def contrast(self, draw: Draw) -> tuple[Text, Text]:
         scene = self.scene(draw)
         reasons = self.reasons(scene)
         while scene.animal.feminine == scene.thing.feminine or not reasons[1]:
@@ -157,12 +150,9 @@ class ItPuzzle(Puzzle[ItScene]):
             reasons = self.reasons(scene)
         return self.render(scene, 0, draw.one(reasons[0])), self.render(scene, 1, draw.one(reasons[1]))
 
-    def render(self, scene: ItScene, sense: int, decider: str) -> Sentence:
+    def render(self, scene: ItScene, sense: int, decider: str) -> Text:
         antecedent = (scene.animal, scene.thing)[sense]
-        it = pronoun_phrase(SHE if antecedent.feminine else HE)
-        it = NounPhrase("it", it.french, "", 1, antecedent.feminine, False, it.pronoun)
-        adjective = load_lexicon().adjective(decider)
-        reason = copula(it, adjective, Form("past" if scene.past else "present"))
-        pair = (f"{scene.main[0]} because {reason[0]}", f"{scene.main[1]} parce que {reason[1]}")
-        combinations = (*scene.combinations, (adjective.key, antecedent.lemmas[0]))
-        return finish(pair, False, (adjective.key, *scene.lemmas), combinations)
+        it = NounPhrase("it", "elle" if antecedent.feminine else "il", feminine=antecedent.feminine)
+        reason = copula(it, ADJECTIVES[decider], Form("past" if scene.past else "present"))
+        text = join(scene.main, BECAUSE, reason)
+        return finish(text.with_combinations((ADJECTIVES[decider].key, antecedent.lemmas[0])))

@@ -6,7 +6,7 @@ words, which describe their formats. The order of the entries is part of the cor
 """
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 
 from lingua_flax.data.corpora.phrasebook.morphology import (
@@ -192,86 +192,36 @@ def parse_verb(entry: str) -> Verb:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Lexicon:
-    """The nouns, adjectives and verbs, in the order of the text files."""
+# --- The lexicon, by English word, in the order of the text files ------------------------------------------------
 
-    nouns: tuple[Noun, ...]
-    adjectives: tuple[Adjective, ...]
-    transitives: tuple[Verb, ...]
-    intransitives: tuple[Verb, ...]
 
-    @cached_property
-    def _nouns_by_english(self) -> dict[str, Noun]:
-        return {noun.english: noun for noun in self.nouns}
-
-    @cached_property
-    def _adjectives_by_english(self) -> dict[str, Adjective]:
-        return {adjective.english: adjective for adjective in self.adjectives}
-
-    @cached_property
-    def _intransitives_by_english(self) -> dict[str, Verb]:
-        return {verb.english.infinitive: verb for verb in self.intransitives}
-
-    @cached_property
-    def _verbs_by_english(self) -> dict[str, Verb]:
-        return self._intransitives_by_english | {verb.english.infinitive: verb for verb in self.transitives}
-
-    def noun(self, english: str) -> Noun:
-        """Returns the noun with this English form."""
-        return self._nouns_by_english[english]
-
-    def adjective(self, english: str) -> Adjective:
-        """Returns the adjective with this English form."""
-        return self._adjectives_by_english[english]
-
-    def verb(self, english: str) -> Verb:
-        """Returns the verb with this English infinitive; a transitive verb takes precedence."""
-        return self._verbs_by_english[english]
-
-    def intransitive(self, english: str) -> Verb:
-        """Returns the intransitive verb with this English infinitive."""
-        return self._intransitives_by_english[english]
-
-    def select(self, wanted: tuple[str, ...]) -> tuple[Noun, ...]:
-        """Returns the nouns selected by classes or English names, in the order of the lexicon.
-
-        Terms such as "pet" or "lemon" include nouns; those with a leading "-" exclude them ("-pet", "-lemon"). Raises
-        ValueError if a term is neither a noun nor a class.
-        """
-        known = {term for noun in self.nouns for term in (*noun.classes, noun.english)}
-        for term in wanted:
-            if term.lstrip("-").replace("_", " ") not in known:
-                raise ValueError(f"the lexicon has no noun and no class of nouns called {term!r}")
-        included = {term.replace("_", " ") for term in wanted if term[0] != "-"}
-        excluded = {term[1:] for term in wanted if term[0] == "-"}
-
-        def matches(noun: Noun, terms: set[str]) -> bool:
-            return noun.english in terms or not terms.isdisjoint(noun.classes)
-
-        return tuple(noun for noun in self.nouns if matches(noun, included) and not matches(noun, excluded))
+_VERBS = read_words("verbs")
+NOUNS = {
+    noun.english: noun
+    for header, entries in read_words("nouns").items()
+    for noun in (parse_noun(entry, tuple(header.split())) for entry in entries)
+}
+ADJECTIVES = {
+    adjective.english: adjective
+    for position, entries in read_words("adjectives").items()
+    for adjective in (parse_adjective(entry, position) for entry in entries)
+}
+TRANSITIVES = {verb.english.infinitive: verb for verb in map(parse_verb, _VERBS["transitive"])}
+INTRANSITIVES = {verb.english.infinitive: verb for verb in map(parse_verb, _VERBS["intransitive"])}
 
 
 @cache
-def load_lexicon() -> Lexicon:
-    """Returns the lexicon, parsed once.
+def nouns(*terms: str) -> tuple[Noun, ...]:
+    """Returns the nouns selected by classes or English names, in the order of the lexicon.
 
-    Raises ValueError if an English noun is listed twice, which would make its translation ambiguous.
+    Terms such as "pet" or "lemon" include nouns; those with a leading "-" exclude them ("-pet", "-lemon"). Raises
+    ValueError if a term is neither a noun nor a class.
     """
-    nouns = tuple(
-        parse_noun(entry, tuple(header.split())) for header, entries in read_words("nouns").items() for entry in entries
-    )
-    names = [noun.english for noun in nouns]
-    duplicates = sorted({name for name in names if names.count(name) > 1})
-    if duplicates:
-        raise ValueError(f"nouns listed twice: {duplicates}")
-    adjectives = tuple(
-        parse_adjective(entry, position) for position, entries in read_words("adjectives").items() for entry in entries
-    )
-    verbs = read_words("verbs")
-    return Lexicon(
-        nouns=nouns,
-        adjectives=adjectives,
-        transitives=tuple(map(parse_verb, verbs["transitive"])),
-        intransitives=tuple(map(parse_verb, verbs["intransitive"])),
-    )
+    included, excluded = set[Noun](), set[Noun]()
+    for term in terms:
+        name = term.lstrip("-").replace("_", " ")
+        selected = {noun for noun in NOUNS.values() if name in (noun.english, *noun.classes)}
+        if not selected:
+            raise ValueError(f"the lexicon has no noun and no class of nouns called {term!r}")
+        (excluded if term[0] == "-" else included).update(selected)
+    return tuple(noun for noun in NOUNS.values() if noun in included - excluded)

@@ -34,13 +34,15 @@ def elide(french: str) -> str:
 def attach(preposition: str, noun_phrase: str) -> str:
     """Puts à, de or another preposition before a noun phrase: de + le chat -> du chat, à + la gare -> à la gare.
 
-    An article that will be elided is not contracted: de + le arbre is left as it is, and `elide` makes it de l'arbre.
+    The preposition may have several words (près de, jusqu'à). An article that will be elided is not contracted:
+    de + le arbre is left as it is, and `elide` makes it de l'arbre.
     """
     article, _, rest = noun_phrase.partition(" ")
-    contracted = _CONTRACTIONS.get((preposition, article))
+    *_, last_word = re.split("[ ']", preposition)
+    contracted = _CONTRACTIONS.get((last_word, article))
     if contracted is None or (article == "le" and starts_with_vowel(rest)):
         return f"{preposition} {noun_phrase}"
-    return f"{contracted} {rest}"
+    return f"{preposition.removesuffix(last_word)}{contracted} {rest}"
 
 
 def capitalise(sentence: str) -> str:

@@ -5,7 +5,7 @@ sentence at the end, so the functions that build its parts need not know the nei
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from lingua_flax.data.corpora.phrasebook.lexicon import Adjective, Noun, Verb
 from lingua_flax.data.corpora.phrasebook.morphology import (
@@ -21,14 +21,15 @@ Pair = tuple[str, str]
 Combination = tuple[str, str]
 
 
-class Sentence(NamedTuple):
-    """A finished sentence in both languages, with the keys of its lemmas.
+@dataclass(frozen=True)
+class Text:
+    """A sentence or a part of one in both languages, with the keys of its lemmas.
 
     `combinations` are its (verb, object noun) and (adjective, noun) combinations, as pairs of lemma keys.
     """
 
-    english: str
-    french: str
+    english: str = ""
+    french: str = ""
     lemmas: tuple[str, ...] = ()
     combinations: tuple[Combination, ...] = ()
 
@@ -36,6 +37,27 @@ class Sentence(NamedTuple):
     def pair(self) -> Pair:
         """(English, French)."""
         return self.english, self.french
+
+    def with_combinations(self, *further: Combination) -> Self:
+        """Returns the text with further combinations, which its words do not tell."""
+        return replace(self, combinations=(*self.combinations, *further))
+
+
+NOTHING = Text()
+
+
+def join(*parts: Text) -> Text:
+    """Returns the parts one after the other."""
+    return Text(
+        _join(*(part.english for part in parts)),
+        _join(*(part.french for part in parts)),
+        tuple(lemma for part in parts for lemma in part.lemmas),
+        tuple(combination for part in parts for combination in part.combinations),
+    )
+
+
+def _join(*words: str) -> str:
+    return " ".join(word for word in words if word)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,20 +89,24 @@ THEY = Pronoun("they", "ils", 4, False, True, "them", "les", "se", "their", ("le
 PRONOUNS = (I, HE, SHE, WE, YOU, THEY)
 
 
-@dataclass(frozen=True)
-class NounPhrase:
-    """A subject or object in both languages; `negated` is the French form after a negation (du pain -> de pain)."""
+@dataclass(frozen=True, kw_only=True)
+class NounPhrase(Text):
+    """A subject or object; `negated` is its French form after a negation, if it differs (du pain -> de pain)."""
 
-    english: str
-    french: str
-    negated: str
-    person: int
-    feminine: bool
-    plural: bool
+    negated: str = ""
     pronoun: Pronoun = HE
+    feminine: bool = False
     human: bool = True
-    lemmas: tuple[str, ...] = ()
-    combinations: tuple[Combination, ...] = ()
+
+    @property
+    def person(self) -> int:
+        """The grammatical person of a verb with this subject."""
+        return self.pronoun.person
+
+    @property
+    def plural(self) -> bool:
+        """Whether it is plural."""
+        return self.pronoun.plural
 
 
 NUMBERS = {"two": "deux", "three": "trois", "four": "quatre", "ten": "dix"}
@@ -102,7 +128,7 @@ def noun_phrase(
     """
     core = _french_core(noun, plural, adjective)
     article = "les" if plural else "la" if noun.feminine else "le"
-    negated = None
+    negated = ""
     if determiner == "the" or (generic and determiner == "bare"):
         french = f"{article} {core}"
     elif determiner == "bare":
@@ -117,10 +143,8 @@ def noun_phrase(
     return NounPhrase(
         english=" ".join(_english_determiner(determiner, words[0]) + words),
         french=french,
-        negated=negated or french,
-        person=4 if plural else 1,
+        negated=negated,
         feminine=noun.feminine,
-        plural=plural,
         pronoun=THEY if plural else SHE if noun.feminine else HE,
         human="animal" not in noun.classes,
         lemmas=(noun.key, adjective.key) if adjective else (noun.key,),
@@ -164,19 +188,29 @@ def _english_determiner(determiner: str | Pronoun, next_word: str) -> list[str]:
 
 def pronoun_phrase(pronoun: Pronoun) -> NounPhrase:
     """Returns a pronoun as subject."""
-    return NounPhrase(pronoun.english, pronoun.french, "", pronoun.person, pronoun.feminine, pronoun.plural, pronoun)
+    return NounPhrase(pronoun.english, pronoun.french, pronoun=pronoun, feminine=pronoun.feminine)
 
 
 def name_phrase(name: str, feminine: bool) -> NounPhrase:
     """Returns a first name, which is the same in both languages."""
-    return NounPhrase(name, name, name, 1, feminine, False, SHE if feminine else HE, lemmas=(f"{name}/{name}",))
+    return NounPhrase(name, name, (f"{name}/{name}",), pronoun=SHE if feminine else HE, feminine=feminine)
 
 
 def friend_phrase(name: NounPhrase, owner: Pronoun) -> NounPhrase:
     """Returns "my friend Marie": the name decides between ami and amie; both take the form mon, son ..."""
     french = f"{owner.possessives[0]} {'amie' if name.feminine else 'ami'} {name.french}"
     english = f"{owner.english_possessive} friend {name.english}"
-    return replace(name, english=english, french=french, negated=french, lemmas=(*name.lemmas, "friend/ami"))
+    return replace(name, english=english, french=french, lemmas=(*name.lemmas, "friend/ami"))
+
+
+def object_of(verb: Verb, phrase: NounPhrase) -> NounPhrase:
+    """Returns a noun phrase with its combination with a verb."""
+    return phrase.with_combinations((verb.key, phrase.lemmas[0]))
+
+
+def with_preposition(english: str, french: str, phrase: NounPhrase) -> Text:
+    """Returns a noun phrase after a preposition in both languages."""
+    return Text(f"{english} {phrase.english}", attach(french, phrase.french), phrase.lemmas, phrase.combinations)
 
 
 # --- Clauses -----------------------------------------------------------------------------------------------------
@@ -240,10 +274,6 @@ def english_clause(subject: NounPhrase, verb: Verb, form: Form, rest: str = "") 
     return _join(*head, negation, adverb, main, words.particle, rest)
 
 
-def _join(*parts: str) -> str:
-    return " ".join(part for part in parts if part)
-
-
 def french_verb_group(subject: NounPhrase, verb: Verb, form: Form, object_: Pronoun | None = None) -> str:
     """Returns clitic, negation, auxiliary and verb: ne la a pas mangée, va se lever.
 
@@ -272,26 +302,27 @@ def _french_clause(form: Form, *parts: str) -> str:
 
 
 def clause(
-    subject: NounPhrase, verb: Verb, form: Form, object_: NounPhrase | Pronoun | None = None, tail: Pair = ("", "")
-) -> Pair:
+    subject: NounPhrase, verb: Verb, form: Form, object_: NounPhrase | Pronoun | None = None, tail: Text = NOTHING
+) -> Text:
     """Returns a complete clause that is yet to be passed to `finish`; French questions start with est-ce que.
 
     `tail` is the end of the clause.
     """
     pronoun = object_ if isinstance(object_, Pronoun) else None
-    english_object, french_object = pronoun.english_object if pronoun else "", ""
-    if isinstance(object_, NounPhrase):
-        english_object, french_object = object_.english, object_.negated if form.negation else object_.french
-        if verb.preposition:
-            french_object = attach(verb.preposition, object_.french)
-    english = english_clause(subject, verb, form, _join(english_object, tail[0]))
+    phrase = object_ if isinstance(object_, NounPhrase) else NounPhrase()
+    english_object = pronoun.english_object if pronoun else phrase.english
+    french_object = phrase.negated if form.negation and phrase.negated else phrase.french
+    if verb.preposition:
+        french_object = attach(verb.preposition, phrase.french)
     group = french_verb_group(subject, verb, form, pronoun)
-    return english, _french_clause(form, subject.french, group, french_object, tail[1])
+    return replace(
+        join(Text(lemmas=(verb.key,)), subject, phrase, tail),
+        english=english_clause(subject, verb, form, _join(english_object, tail.english)),
+        french=_french_clause(form, subject.french, group, french_object, tail.french),
+    )
 
 
-def copula(
-    subject: NounPhrase, adjective: Adjective, form: Form, degree: Pair = ("", ""), tail: Pair = ("", "")
-) -> Pair:
+def copula(subject: NounPhrase, adjective: Adjective, form: Form, degree: Text = NOTHING, tail: Text = NOTHING) -> Text:
     """Returns a clause of subject, to be and adjective; idioms take avoir: elle a très faim.
 
     `degree` is an adverb before the adjective (very, très), and `tail` the end of the clause.
@@ -300,21 +331,24 @@ def copula(
     be = (BE_PAST if past else BE)[subject.person]
     negation = "not" if form.negation else ""
     head = (be, subject.english) if form.question else (subject.english, be)
-    english = _join(*head, negation, degree[0], adjective.english, tail[0])
     forms = (AVOIR_PAST if past else AVOIR) if adjective.idiom else (ETRE_PAST if past else ETRE)
     ne, pas = ("ne", "pas") if negation else ("", "")
-    predicate = _join(degree[1], adjective.agree(subject.feminine, subject.plural), tail[1])
-    return english, _french_clause(form, subject.french, ne, forms[subject.person], pas, predicate)
-
-
-def finish(
-    pair: Pair, question: bool, lemmas: tuple[str, ...] = (), combinations: tuple[Combination, ...] = ()
-) -> Sentence:
-    """Returns the clause as a sentence: elided, capitalised and punctuated."""
-    english, french = pair
-    return Sentence(
-        capitalise(english) + ("?" if question else "."),
-        capitalise(elide(french)) + (" ?" if question else "."),
-        lemmas,
-        combinations,
+    predicate = _join(degree.french, adjective.agree(subject.feminine, subject.plural), tail.french)
+    return replace(
+        join(Text(lemmas=(adjective.key,)), subject, tail),
+        english=_join(*head, negation, degree.english, adjective.english, tail.english),
+        french=_french_clause(form, subject.french, ne, forms[subject.person], pas, predicate),
     )
+
+
+def finish(text: Text, question: bool = False) -> Text:
+    """Returns the clause as a sentence: elided, capitalised and punctuated."""
+    english = capitalise(text.english) + ("?" if question else ".")
+    return replace(text, english=english, french=capitalise(elide(text.french)) + (" ?" if question else "."))
+
+
+def sentence(
+    subject: NounPhrase, verb: Verb, form: Form, object_: NounPhrase | Pronoun | None = None, tail: Text = NOTHING
+) -> Text:
+    """Returns a sentence of one `clause`."""
+    return finish(clause(subject, verb, form, object_, tail), form.question)

@@ -5,19 +5,21 @@ from functools import cache
 from random import Random
 from typing import TypeVar
 
-from lingua_flax.data.corpora.phrasebook.lexicon import ADVERBS, NAMES, Adjective, Noun, Verb, load_lexicon
-from lingua_flax.data.corpora.phrasebook.morphology import attach
+from lingua_flax.data.corpora.phrasebook.lexicon import ADJECTIVES, ADVERBS, NAMES, Adjective, Noun, Verb, nouns
 from lingua_flax.data.corpora.phrasebook.phrases import (
+    NOTHING,
     NUMBERS,
     PRONOUNS,
     Form,
     NounPhrase,
-    Pair,
     Pronoun,
+    Text,
     friend_phrase,
     name_phrase,
     noun_phrase,
+    object_of,
     pronoun_phrase,
+    with_preposition,
 )
 
 Item = TypeVar("Item")
@@ -26,16 +28,8 @@ STATE_FLAGS = frozenset({"habit", "present"})  # flags of verbs for a lasting st
 TENSES = ("present", "progressive", "past", "past progressive", "future", "can", "must", "want")
 TENSE_WEIGHTS = (24, 34, 68, 73, 85, 90, 95, 100)  # cumulative
 PLACE_PREPOSITIONS = {"in": "dans", "at": "à", "on": "sur"}
-
-
-@cache
-def nouns(*classes: str) -> tuple[Noun, ...]:
-    """Returns the nouns of the given classes or names."""
-    return load_lexicon().select(classes)
-
-
-ATTRIBUTIVE_ADJECTIVES = tuple(item for item in load_lexicon().adjectives if item.attributive)
-PREDICATIVE_ADJECTIVES = tuple(item for item in load_lexicon().adjectives if item.predicative)
+ATTRIBUTIVE_ADJECTIVES = tuple(item for item in ADJECTIVES.values() if item.attributive)
+PREDICATIVE_ADJECTIVES = tuple(item for item in ADJECTIVES.values() if item.predicative)
 
 
 @cache
@@ -45,11 +39,10 @@ def adjectives_of(noun: Noun, attributive: bool) -> tuple[Adjective, ...]:
     return tuple(item for item in adjectives if noun in nouns(*item.classes))
 
 
-def at_place(noun: Noun) -> tuple[str, str, tuple[str, ...]]:
-    """Returns a place with the preposition it takes (in the kitchen, at the station): English, French and lemmas."""
+def at_place(noun: Noun) -> Text:
+    """Returns a place with the preposition it takes (in the kitchen, at the station)."""
     preposition = next(word for word in PLACE_PREPOSITIONS if word in noun.classes)
-    phrase = noun_phrase(noun, "the")
-    return f"{preposition} {phrase.english}", attach(PLACE_PREPOSITIONS[preposition], phrase.french), phrase.lemmas
+    return with_preposition(preposition, PLACE_PREPOSITIONS[preposition], noun_phrase(noun, "the"))
 
 
 def past_if_ambiguous(form: Form, verb: Verb, subject: NounPhrase) -> Form:
@@ -65,7 +58,6 @@ class Draw:
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
-        self.lexicon = load_lexicon()
 
     def one(self, items: Sequence[Item]) -> Item:
         """Returns one of the items, all equally likely."""
@@ -126,13 +118,13 @@ class Draw:
             return "past"
         return "past" if "event" in verb.flags and tense in ("can", "must", "want") else tense
 
-    def time(self, form: Form, verb: Verb, probability: float = 0.3, present: str = "present") -> Pair:
-        """Returns a time adverb, if form and verb allow one, or two empty strings; `present` is a group of adverbs."""
+    def time(self, form: Form, verb: Verb, probability: float = 0.3, present: str = "present") -> Text:
+        """Returns a time adverb, if form and verb allow one; `present` is a group of adverbs."""
         excluded = form.english_adverb or form.negation == "never" or not STATE_FLAGS.isdisjoint(verb.flags)
         groups = {"past": "past", "present": present, "progressive": "now", "future": "future"}
         if excluded or form.tense not in groups or not self.chance(probability):
-            return "", ""
-        return self.one(ADVERBS[groups[form.tense]])
+            return NOTHING
+        return Text(*self.one(ADVERBS[groups[form.tense]]))
 
     def determiner_or_possessive(self, noun: Noun, *determiners: str) -> str | Pronoun:
         """Returns one of the given determiners or, if the noun takes one, a possessive."""
@@ -156,6 +148,9 @@ class Draw:
 
     def object(self, noun: Noun, owner: NounPhrase, form: Form, verb: Verb) -> NounPhrase:
         """Returns a noun as object, with a suitable determiner and sometimes an adjective."""
+        return object_of(verb, self._object(noun, owner, form, verb))
+
+    def _object(self, noun: Noun, owner: NounPhrase, form: Form, verb: Verb) -> NounPhrase:
         generic = "generic" in verb.flags
         if "kin" in noun.classes:
             return noun_phrase(noun, self.owner(owner))
@@ -179,9 +174,11 @@ class Draw:
         options = adjectives_of(noun, True)
         return self.one(options) if options else None
 
-    def place(self, verb: Verb) -> tuple[str, str, tuple[str, ...]]:
-        """Returns a place for an action (in the garden, at the station, near the tree): English, French and lemmas."""
+    def place(self, verb: Verb, probability: float) -> Text:
+        """Returns a place for an action, if the verb allows one: in the garden, at the station, near the tree."""
+        if "place" not in verb.flags or not self.chance(probability):
+            return NOTHING
         if self.chance(0.2):
             phrase = noun_phrase(self.one(nouns("place", "way", "tree", "structure", "-room")), "the")
-            return f"near {phrase.english}", f"près {attach('de', phrase.french)}", phrase.lemmas
+            return with_preposition("near", "près de", phrase)
         return at_place(self.one(nouns("in", "on") if "roam" in verb.flags else nouns("in", "at", "on")))

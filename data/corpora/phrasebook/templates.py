@@ -1,61 +1,68 @@
 """The sentence templates: each draws its words at random and returns one finished sentence.
 
-A template is a function from `Draw` (random choice from the lexicon) to a `Sentence`; its docstring gives examples.
+A template is a function from `Draw` (random choice from the lexicon) to a `Text`; its docstring gives examples.
 TEMPLATES, at the end, lists all templates with their shares of the corpus, including those for ambiguous words, which
 are defined in `ambiguous_words`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
 from lingua_flax.data.corpora.phrasebook.ambiguous_words import PUZZLES
 from lingua_flax.data.corpora.phrasebook.bank_templates import banking, crossing
-from lingua_flax.data.corpora.phrasebook.contrast_templates import OPINIONS
-from lingua_flax.data.corpora.phrasebook.it_templates import ANIMATE_REASONS, on_surface
-from lingua_flax.data.corpora.phrasebook.lexicon import Noun, Verb, load_lexicon, parse_verb
-from lingua_flax.data.corpora.phrasebook.morphology import agree, attach
+from lingua_flax.data.corpora.phrasebook.contrast_templates import DEGREES, OPINIONS, THAT
+from lingua_flax.data.corpora.phrasebook.it_templates import ANIMATE_REASONS, BECAUSE, on_surface
+from lingua_flax.data.corpora.phrasebook.lexicon import (
+    ADJECTIVES,
+    INTRANSITIVES,
+    NOUNS,
+    TRANSITIVES,
+    Noun,
+    Verb,
+    nouns,
+    parse_verb,
+)
+from lingua_flax.data.corpora.phrasebook.morphology import agree
 from lingua_flax.data.corpora.phrasebook.phrases import (
     AVOIR,
     BE,
     BE_PAST,
     ETRE,
     ETRE_PAST,
-    HE,
+    NOTHING,
     NUMBERS,
     PRONOUNS,
-    SHE,
-    THEY,
     WE,
-    Combination,
     Form,
     I,
     NounPhrase,
-    Pair,
     Pronoun,
-    Sentence,
+    Text,
     clause,
     copula,
     finish,
+    join,
     noun_phrase,
+    object_of,
     pronoun_phrase,
+    sentence,
+    with_preposition,
 )
 from lingua_flax.data.corpora.phrasebook.random_draws import (
     PREDICATIVE_ADJECTIVES,
     Draw,
     adjectives_of,
     at_place,
-    nouns,
     past_if_ambiguous,
 )
 
-Template = Callable[[Draw], Sentence]
+Template = Callable[[Draw], Text]
 
-DEGREES = (("very", "très"), ("too", "trop"))
-COMPARISONS = (("as", "as", "aussi"), ("less", "than", "moins"))
-LEXICON = load_lexicon()
-MEAL_VERBS = tuple(LEXICON.verb(word) for word in ("eat", "drink", "taste", "buy", "like", "love", "hate", "prepare"))
-DYNAMIC_VERBS = tuple(verb for verb in LEXICON.transitives if "present" not in verb.flags)
-PERSON_VERBS = tuple(verb for verb in LEXICON.transitives if "person" in verb.flags)
+COMPARISONS = ((Text("as", "aussi"), Text("as", "que")), (Text("less", "moins"), Text("than", "que")))
+MEAL_VERBS = tuple(TRANSITIVES[word] for word in ("eat", "drink", "taste", "buy", "like", "love", "hate", "prepare"))
+DYNAMIC_VERBS = tuple(verb for verb in TRANSITIVES.values() if "present" not in verb.flags)
+PERSON_VERBS = tuple(verb for verb in TRANSITIVES.values() if "person" in verb.flags)
 # (intransitive verbs, states that are a reason for them)
 REASONS = (
     (("sleep", "rest", "fall asleep"), ("tired", "sick", "sleepy", "sad")),
@@ -68,54 +75,38 @@ REASONS = (
     (("smile", "laugh", "dance", "sing"), ("happy", "proud")),
 )
 COMPARABLE = tuple(item for item in PREDICATIVE_ADJECTIVES if item.gradable and not item.idiom)
-DESCRIBABLE = tuple(noun for noun in LEXICON.nouns if not noun.mass and adjectives_of(noun, True))
-
-
-def _combinations(verb: Verb, noun: Noun) -> tuple[Combination, ...]:
-    return ((verb.key, noun.key),)
+DESCRIBABLE = tuple(noun for noun in NOUNS.values() if not noun.mass and adjectives_of(noun, True))
 
 
 # --- Templates: one clause ---------------------------------------------------------------------------------------
 
 
-def transitive(draw: Draw) -> Sentence:
+def transitive(draw: Draw) -> Text:
     """A transitive verb in any form: She ate an apple. Do you want to open the window?"""
-    verb = draw.one(draw.lexicon.transitives)
+    verb = draw.one(tuple(TRANSITIVES.values()))
+    return _with_object(draw, verb, nouns(*verb.objects))
+
+
+def _with_object(draw: Draw, verb: Verb, objects: Sequence[Noun], time_probability: float = 0.3) -> Text:
     subject = draw.subject("animals" in verb.flags)
     form = draw.form(verb, subject)
-    noun = draw.one(nouns(*verb.objects))
-    phrase = draw.object(noun, subject, form, verb)
-    return _with_object(subject, verb, form, noun, phrase, draw.time(form, verb))
+    phrase = draw.object(draw.one(objects), subject, form, verb)
+    return sentence(subject, verb, form, phrase, draw.time(form, verb, time_probability))
 
 
-def _with_object(
-    subject: NounPhrase,
-    verb: Verb,
-    form: Form,
-    noun: Noun,
-    phrase: NounPhrase,
-    tail: Pair,
-    lemmas: tuple[str, ...] = (),
-) -> Sentence:
-    lemmas = (verb.key, *lemmas, *subject.lemmas, *phrase.lemmas)
-    combinations = (*_combinations(verb, noun), *subject.combinations, *phrase.combinations)
-    return finish(clause(subject, verb, form, phrase, tail), form.question, lemmas, combinations)
-
-
-def _without_object(subject: NounPhrase, verb: Verb, form: Form, tail: Pair, lemmas: tuple[str, ...]) -> Sentence:
-    pair = clause(subject, verb, form, None, tail)
-    return finish(pair, form.question, (verb.key, *lemmas, *subject.lemmas), subject.combinations)
-
-
-def statement(draw: Draw) -> Sentence:
+def statement(draw: Draw) -> Text:
     """A transitive verb without adverb or negation: She ate an apple. The cat eats fish."""
     verb = draw.one(DYNAMIC_VERBS)
     subject = draw.subject("animals" in verb.flags)
     tense = draw.one(("past", "present")) if "habit" not in verb.flags else "habit"
     form = past_if_ambiguous(Form(tense), verb, subject)
-    noun = draw.one(nouns(*verb.objects))
-    phrase = draw.object(noun, subject, form, verb)
-    return _with_object(subject, verb, form, noun, phrase, ("", ""))
+    return sentence(subject, verb, form, draw.object(draw.one(nouns(*verb.objects)), subject, form, verb))
+
+
+def meal(draw: Draw) -> Text:
+    """Food and drink: The cat eats fish. We did not drink water. They like apples."""
+    verb = draw.one(MEAL_VERBS)
+    return _with_object(draw, verb, edibles_of(verb), 0.2)
 
 
 @cache
@@ -124,25 +115,13 @@ def edibles_of(verb: Verb) -> tuple[Noun, ...]:
     return tuple(noun for noun in nouns(*verb.objects) if noun in nouns("food", "drink", "countfood"))
 
 
-def meal(draw: Draw) -> Sentence:
-    """Food and drink: The cat eats fish. We did not drink water. They like apples."""
-    verb = draw.one(MEAL_VERBS)
-    subject = draw.subject("animals" in verb.flags)
-    form = draw.form(verb, subject)
-    noun = draw.one(edibles_of(verb))
-    phrase = draw.object(noun, subject, form, verb)
-    return _with_object(subject, verb, form, noun, phrase, draw.time(form, verb, 0.2))
-
-
-def intransitive(draw: Draw) -> Sentence:
+def intransitive(draw: Draw) -> Text:
     """An intransitive verb: The children are sleeping in the garden. Marie did not get up this morning."""
-    verb = draw.one(draw.lexicon.intransitives)
+    verb = draw.one(tuple(INTRANSITIVES.values()))
     subject = draw.subject("animals" in verb.flags)
     form = draw.form(verb, subject)
-    english, french, lemmas = draw.place(verb) if "place" in verb.flags and draw.chance(0.75) else ("", "", ())
-    adverb = draw.time(form, verb, 0.5, "season")
-    tail = (f"{english} {adverb[0]}".strip(), f"{french} {adverb[1]}".strip())
-    return _without_object(subject, verb, form, tail, lemmas)
+    place = draw.place(verb, 0.75)
+    return sentence(subject, verb, form, None, join(place, draw.time(form, verb, 0.5, "season")))
 
 
 # destinations that take à (aller à la gare, but not à la colline)
@@ -152,44 +131,37 @@ PLACES = ("at", "in", "on", "-room", "-way")
 MOTIONS = (
     (parse_verb("go:went = aller vais va allons vont allé ; etre animals"), "to", "à", GOALS),
     (parse_verb("come:came = venir viens vient venons viennent venu ; etre animals"), "from", "de", PLACES),
-    (LEXICON.verb("come back"), "from", "de", PLACES),
+    (INTRANSITIVES["come back"], "from", "de", PLACES),
     (parse_verb("return = retourner ; etre animals"), "to", "à", GOALS),
-    (LEXICON.verb("run"), "to", "jusqu'à", PLACES),
-    (LEXICON.verb("walk"), "to", "jusqu'à", PLACES),
+    (INTRANSITIVES["run"], "to", "jusqu'à", PLACES),
+    (INTRANSITIVES["walk"], "to", "jusqu'à", PLACES),
 )
 LEAVE = parse_verb("leave:left = quitter ; animals")
 
 
-def motion(draw: Draw) -> Sentence:
+def motion(draw: Draw) -> Text:
     """Motion to or from a place: We went to the market yesterday. The cat came back from the forest."""
     if draw.chance(0.15):
-        place = noun_phrase(draw.one(nouns(*PLACES)), "the")
-        verb, english, french = LEAVE, place.english, place.french
+        verb, place = LEAVE, join(noun_phrase(draw.one(nouns(*PLACES)), "the"))
     else:
-        verb, english_preposition, french_preposition, classes = draw.one(MOTIONS)
-        place = noun_phrase(draw.one(nouns(*classes)), "the")
-        english = f"{english_preposition} {place.english}"
-        prefix, _, preposition = french_preposition.rpartition("'")  # jusqu'à la gare, jusqu'au parc
-        french = f"{prefix}'" * bool(prefix) + attach(preposition, place.french)
+        verb, english, french, classes = draw.one(MOTIONS)
+        place = with_preposition(english, french, noun_phrase(draw.one(nouns(*classes)), "the"))
     subject = draw.subject(draw.chance(0.5))
     form = draw.form(verb, subject)
-    adverb = draw.time(form, verb, 0.35, "season")
-    tail = (f"{english} {adverb[0]}".strip(), f"{french} {adverb[1]}".strip())
-    return _without_object(subject, verb, form, tail, place.lemmas)
+    return sentence(subject, verb, form, None, join(place, draw.time(form, verb, 0.35, "season")))
 
 
-def object_pronoun(draw: Draw) -> Sentence:
+def object_pronoun(draw: Draw) -> Text:
     """A personal pronoun as object: I saw her yesterday. They are not going to help us."""
     verb = draw.one(PERSON_VERBS)
     subject = draw.subject("animals" in verb.flags and draw.chance(0.4))
     excluded = {subject.pronoun} | ({I, WE} if subject.pronoun in (I, WE) else set())
     object_ = draw.one([pronoun for pronoun in PRONOUNS if pronoun not in excluded])
     form = draw.form(verb, subject)
-    pair = clause(subject, verb, form, object_, draw.time(form, verb))
-    return finish(pair, form.question, (verb.key, *subject.lemmas), subject.combinations)
+    return sentence(subject, verb, form, object_, draw.time(form, verb))
 
 
-def predicate(draw: Draw) -> Sentence:
+def predicate(draw: Draw) -> Text:
     """To be and an adjective: The soup is not too salty. Are your shoes clean? I am very hungry."""
     adjective = draw.one(PREDICATIVE_ADJECTIVES)
     noun = draw.one(nouns(*adjective.classes))
@@ -204,16 +176,14 @@ def predicate(draw: Draw) -> Sentence:
         determiner = draw.determiner_or_possessive(noun, "the", "the", "these" if plural else "this")
         subject = noun_phrase(noun, determiner, plural)
     form = Form(draw.one(("present", "present", "past")), draw.one(("", "", "", "not")), draw.chance(0.15))
-    degree = draw.one(DEGREES) if draw.chance(0.35) and adjective.gradable else ("", "")
-    combinations = ((adjective.key, noun.key),) if noun.key in subject.lemmas else ()
+    degree = draw.one(DEGREES) if draw.chance(0.35) and adjective.gradable else NOTHING
     if form.question:
         form = form._replace(negation="")
-    return finish(
-        copula(subject, adjective, form, degree), form.question, (adjective.key, *subject.lemmas), combinations
-    )
+    combinations = [(adjective.key, noun.key)] if noun.key in subject.lemmas else []
+    return finish(copula(subject, adjective, form, degree).with_combinations(*combinations), form.question)
 
 
-def comparison(draw: Draw) -> Sentence:
+def comparison(draw: Draw) -> Text:
     """A comparison: The horse is as strong as the bear. The cake is less sweet than that cake."""
     adjective = draw.one(COMPARABLE)
     first = draw.one(nouns(*adjective.classes))
@@ -221,12 +191,10 @@ def comparison(draw: Draw) -> Sentence:
     left, right = noun_phrase(first, "the"), noun_phrase(second, "the" if draw.chance(0.7) else "this")
     if first is second:
         right = noun_phrase(second, "that")
-    words = draw.one(COMPARISONS)
+    degree, than = draw.one(COMPARISONS)
     form = Form(draw.one(("present", "past")), draw.one(("", "", "not")))
-    english_tail, french_tail = f"{words[1]} {right.english}", f"que {right.french}"
-    pair = copula(left, adjective, form, (words[0], words[2]), (english_tail, french_tail))
-    combinations = ((adjective.key, first.key), (adjective.key, second.key))
-    return finish(pair, False, (adjective.key, first.key, second.key), combinations)
+    text = copula(left, adjective, form, degree, join(than, right))
+    return finish(text.with_combinations((adjective.key, first.key), (adjective.key, second.key)))
 
 
 # (classes of things, classes of the places they can be at)
@@ -240,23 +208,24 @@ SCENERY = (
 )
 
 
-def existence(draw: Draw) -> Sentence:
+def existence(draw: Draw) -> Text:
     """There is or was something: There is a big tree in the garden. There were three red cars on the bridge."""
     things, places = draw.one(SCENERY)
-    english_place, french_place, lemmas = at_place(draw.one(nouns(*places.split())))
+    place = at_place(draw.one(nouns(*places.split())))
     noun = draw.one(nouns(*things.split()))
     adjective = draw.attributive_adjective(noun) if draw.chance(0.6) else None
     plural = draw.chance(0.4)
     phrase = noun_phrase(noun, draw.one(tuple(NUMBERS)) if plural else "a", plural, adjective)
     past, question = draw.chance(0.4), draw.chance(0.15)
     be = ("were" if plural else "was") if past else "are" if plural else "is"
-    head = f"{be} there" if question else f"there {be}"
-    french = f"{'est-ce que ' if question else ''}il y {'avait' if past else 'a'} {phrase.french} {french_place}"
-    pair = (f"{head} {phrase.english} {english_place}", french)
-    return finish(pair, question, (*phrase.lemmas, *lemmas), phrase.combinations)
+    there_is = Text(
+        f"{be} there" if question else f"there {be}",
+        ("est-ce que il y " if question else "il y ") + ("avait" if past else "a"),
+    )
+    return finish(join(there_is, phrase, place), question)
 
 
-def location(draw: Draw) -> Sentence:
+def location(draw: Draw) -> Text:
     """Where a thing is: The book is under the table. Where were my shoes?"""
     noun = draw.one(nouns("portable", "clothes", "pet"))
     plural = draw.chance(0.2)
@@ -264,18 +233,11 @@ def location(draw: Draw) -> Sentence:
     place = noun_phrase(draw.one(nouns("furniture", "container", "openable", "vehicle", "-gate")), "the")
     preposition = draw.one(SPATIAL_PREPOSITIONS)
     past = draw.chance(0.4)
-    be, etre = (BE_PAST, ETRE_PAST) if past else (BE, ETRE)
+    person = subject.person
+    be = Text(BE_PAST[person], ETRE_PAST[person]) if past else Text(BE[person], ETRE[person])
     if draw.chance(0.12):
-        pair = (f"where {be[subject.person]} {subject.english}", f"où {etre[subject.person]} {subject.french}")
-        return finish(pair, True, subject.lemmas)
-    french_place = attach(preposition[1], place.french)
-    if preposition[1].endswith(" de"):
-        french_place = preposition[1][:-2] + attach("de", place.french)
-    pair = (
-        f"{subject.english} {be[subject.person]} {preposition[0]} {place.english}",
-        f"{subject.french} {etre[subject.person]} {french_place}",
-    )
-    return finish(pair, False, (*subject.lemmas, *place.lemmas))
+        return finish(join(Text("where", "où"), be, subject), True)
+    return finish(join(subject, be, with_preposition(*preposition, place)))
 
 
 SPATIAL_PREPOSITIONS = (
@@ -287,7 +249,7 @@ SPATIAL_PREPOSITIONS = (
 )
 
 
-def identity(draw: Draw) -> Sentence:
+def identity(draw: Draw) -> Text:
     """What a thing is: This is an old house. This is not my umbrella. Is this your coat?"""
     noun = draw.one(DESCRIBABLE)
     adjective = draw.attributive_adjective(noun) if draw.chance(0.7) else None
@@ -298,31 +260,27 @@ def identity(draw: Draw) -> Sentence:
         determiner = draw.determiner_or_possessive(noun, "a", "a", "the")
     plural = determiner != "a" and draw.chance(0.2)
     phrase = noun_phrase(noun, determiner, plural, adjective)
-    english_head = "these are" if plural else "this is"
-    french_head, question = ("ce sont" if plural else "c'est"), draw.chance(0.2)
+    question = draw.chance(0.2)
     if question:
-        inverted_head = " ".join(reversed(english_head.split()))
-        pair = (f"{inverted_head} {phrase.english}", f"est-ce que {french_head} {phrase.french}")
+        this_is = Text("are these", "est-ce que ce sont") if plural else Text("is this", "est-ce que c'est")
     elif draw.chance(0.2):
-        negated_head = "ce ne sont pas" if plural else "ce n'est pas"
-        pair = (f"{english_head} not {phrase.english}", f"{negated_head} {phrase.french}")
+        this_is = Text("these are not", "ce ne sont pas") if plural else Text("this is not", "ce n'est pas")
     else:
-        pair = (f"{english_head} {phrase.english}", f"{french_head} {phrase.french}")
-    return finish(pair, question, phrase.lemmas, phrase.combinations)
+        this_is = Text("these are", "ce sont") if plural else Text("this is", "c'est")
+    return finish(join(this_is, phrase), question)
 
 
-def ownership(draw: Draw) -> Sentence:
+def ownership(draw: Draw) -> Text:
     """A thing with its owner: Paul's car is old. I found the teacher's umbrella."""
     owner = draw.name() if draw.chance(0.5) else noun_phrase(draw.one(nouns("person")), "the")
     if draw.chance(0.3):
         owner = noun_phrase(draw.one(nouns("kin")), draw.one(PRONOUNS))
     if draw.chance(0.5):
         word, classes = draw.one(OWNED_VERBS)
-        verb, noun = draw.lexicon.verb(word), draw.one(nouns(*classes.split()))
+        verb, noun = TRANSITIVES[word], draw.one(nouns(*classes.split()))
         subject = draw.subject()
         form = draw.form(verb, subject)
-        phrase = _owned_phrase(noun, owner)
-        return _with_object(subject, verb, form, noun, phrase, draw.time(form, verb))
+        return sentence(subject, verb, form, object_of(verb, _owned_phrase(noun, owner)), draw.time(form, verb))
     noun = draw.one(nouns("clothes", "portable", "vehicle", "pet", "room", "house", "garden"))
     options = adjectives_of(noun, False)
     if not options:
@@ -330,9 +288,7 @@ def ownership(draw: Draw) -> Sentence:
     adjective = draw.one(options)
     subject = _owned_phrase(noun, owner)
     form = Form(draw.one(("present", "past")), draw.one(("", "", "not")))
-    return finish(
-        copula(subject, adjective, form), False, (adjective.key, *subject.lemmas), ((adjective.key, noun.key),)
-    )
+    return finish(copula(subject, adjective, form).with_combinations((adjective.key, noun.key)))
 
 
 OWNED_VERBS = (
@@ -348,20 +304,12 @@ OWNED_VERBS = (
 
 def _owned_phrase(noun: Noun, owner: NounPhrase) -> NounPhrase:
     """Returns a thing with its owner: la voiture de Paul, le livre du professeur."""
-    article = "la" if noun.feminine else "le"
-    return NounPhrase(
-        english=f"{owner.english}'s {noun.english}",
-        french=f"{article} {noun.french} {attach('de', owner.french)}",
-        negated=f"{article} {noun.french} {attach('de', owner.french)}",
-        person=1,
-        feminine=noun.feminine,
-        plural=False,
-        pronoun=SHE if noun.feminine else HE,
-        lemmas=(noun.key, *owner.lemmas),
-    )
+    phrase, of_owner = noun_phrase(noun, "the"), with_preposition("of", "de", owner)
+    english, french = f"{owner.english}'s {noun.english}", f"{phrase.french} {of_owner.french}"
+    return replace(phrase, english=english, french=french, lemmas=(noun.key, *owner.lemmas))
 
 
-def giving(draw: Draw) -> Sentence:
+def giving(draw: Draw) -> Text:
     """A direct and an indirect object: She gave a book to the teacher. We are going to show the map to Paul."""
     verb = draw.one(GIVING_VERBS)
     noun = draw.one(nouns(*verb.objects))
@@ -371,8 +319,7 @@ def giving(draw: Draw) -> Sentence:
     receiver = draw.person()
     while receiver.english == subject.english:
         receiver = draw.person()
-    tail = (f"to {receiver.english}", attach("à", receiver.french))
-    return _with_object(subject, verb, form, noun, phrase, tail, receiver.lemmas)
+    return sentence(subject, verb, form, phrase, with_preposition("to", "à", receiver))
 
 
 GIVING_VERBS = tuple(
@@ -390,7 +337,7 @@ GIVING_VERBS = tuple(
 # --- Templates: two clauses --------------------------------------------------------------------------------------
 
 
-def opinion(draw: Draw) -> Sentence:
+def opinion(draw: Draw) -> Text:
     """A statement and its speaker: I think that she is tired. Paul says that the soup is cold."""
     speaker = draw.subject()
     verb = draw.one(OPINION_VERBS)
@@ -402,9 +349,8 @@ def opinion(draw: Draw) -> Sentence:
         subject = pronoun_phrase(draw.one(PRONOUNS))
     inner = copula(subject, adjective, Form(negation=draw.one(("", "", "not"))))
     form = Form("present", "", draw.chance(0.15))
-    pair = clause(speaker, verb, form, None, (f"that {inner[0]}", f"que {inner[1]}"))
-    combinations = ((adjective.key, noun.key),) if noun.key in subject.lemmas else ()
-    return finish(pair, form.question, (verb.key, adjective.key, *speaker.lemmas, *subject.lemmas), combinations)
+    combinations = [(adjective.key, noun.key)] if noun.key in subject.lemmas else []
+    return sentence(speaker, verb, form, None, join(THAT, inner.with_combinations(*combinations)))
 
 
 OPINION_VERBS = (*OPINIONS, parse_verb("hope = espérer"))
@@ -437,39 +383,35 @@ SEQUELS = (
 )
 
 
-def and_then(draw: Draw) -> Sentence:
+def and_then(draw: Draw) -> Text:
     """Two verbs with one object: She bought an apple and ate it. They washed the shirts and folded them."""
     first_word, second_word, classes = draw.one(SEQUELS)
-    first, second = draw.lexicon.verb(first_word), draw.lexicon.verb(second_word)
+    first, second = TRANSITIVES[first_word], TRANSITIVES[second_word]
     noun = draw.one(nouns(*classes.split()))
     subject = draw.subject()
     form = Form("past")
     phrase = draw.object(noun, subject, form, first)
-    clitic = THEY if phrase.plural else SHE if phrase.feminine else HE
-    first_clause = clause(subject, first, form, phrase)
     participle = agree(second.french.participle, phrase.feminine, phrase.plural)
-    english = f"{first_clause[0]} and {second.english.past} {second.english.particle}".strip()
-    pair = (
-        f"{english} {'them' if phrase.plural else 'it'}",
-        f"{first_clause[1]} et {clitic.clitic} {AVOIR[subject.person]} {participle}",
+    then = Text(
+        f"and {second.english.past} {second.english.particle}".strip() + (" them" if phrase.plural else " it"),
+        f"et {phrase.pronoun.clitic} {AVOIR[subject.person]} {participle}",
+        (second.key,),
+        ((second.key, noun.key),),
     )
-    lemmas = (first.key, second.key, *subject.lemmas, *phrase.lemmas)
-    combinations = (*_combinations(first, noun), *_combinations(second, noun), *phrase.combinations)
-    return finish(pair, False, lemmas, combinations)
+    return finish(join(clause(subject, first, form, phrase), then))
 
 
-def reason(draw: Draw) -> Sentence:
+def reason(draw: Draw) -> Text:
     """An action and its reason: Marie stayed at the hotel because she was sick."""
     verbs, states = draw.one(REASONS)
-    verb = draw.lexicon.intransitive(draw.one(verbs))
+    verb = INTRANSITIVES[draw.one(verbs)]
     subject = pronoun_phrase(draw.one(PRONOUNS)) if draw.chance(0.5) else draw.name()
-    english, french, lemmas = draw.place(verb) if "place" in verb.flags and draw.chance(0.5) else ("", "", ())
-    adjective = draw.lexicon.adjective(draw.one(states))
+    place = draw.place(verb, 0.5)
+    adjective = ADJECTIVES[draw.one(states)]
     past = draw.chance(0.7)
-    main = clause(subject, verb, Form("past" if past else "progressive"), None, (english, french))
-    because = copula(pronoun_phrase(subject.pronoun), adjective, Form("past" if past else "present"))
-    pair = (f"{main[0]} because {because[0]}", f"{main[1]} parce que {because[1]}")
-    return finish(pair, False, (verb.key, adjective.key, *subject.lemmas, *lemmas))
+    main = clause(subject, verb, Form("past" if past else "progressive"), None, place)
+    state = copula(pronoun_phrase(subject.pronoun), adjective, Form("past" if past else "present"))
+    return finish(join(main, BECAUSE, state))
 
 
 # (template, relative share of the corpus); the order is part of the corpus, because the random draws depend on it
