@@ -6,10 +6,9 @@ keeps its own. Text is stored as the builder returns it; newstest sets of WMT co
 """
 
 import difflib
-import itertools
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,16 +99,15 @@ def _choose_config(builder_class: type[tfds.core.DatasetBuilder], wanted: str, l
             f"those are {', '.join(TRANSLATION_CORPORA)}"
         )
     if wanted:
-        config = _find_config(codes_of, wanted)
-        if config is None:
+        if wanted not in codes_of:
             nearest = difflib.get_close_matches(wanted, codes_of, n=1)
             hint = f' (did you mean "{nearest[0]}"?)' if nearest else ""
             raise UserError(f'data.name: {name} has no config "{wanted}"{hint}; it has {", ".join(codes_of)}')
         for option, code in zip(("source_language", "target_language"), languages, strict=True):
-            if code not in codes_of[config]:
-                has = " and ".join(codes_of[config])
-                raise UserError(f'data.{option}: {name}/{config} has no language "{code}"; it has {has}')
-        return config
+            if code not in codes_of[wanted]:
+                has = " and ".join(codes_of[wanted])
+                raise UserError(f'data.{option}: {name}/{wanted} has no language "{code}"; it has {has}')
+        return wanted
     fitting = [config for config, codes in codes_of.items() if set(codes) >= set(languages)]
     if not fitting:
         available = ", ".join(sorted({"-".join(codes) for codes in codes_of.values()}))
@@ -148,19 +146,6 @@ def _variable_feature(features: Any) -> str | None:
         return None
     kind = tfds.features.TranslationVariableLanguages
     return next((name for name, feature in features.items() if isinstance(feature, kind)), None)
-
-
-def _find_config(codes_of: Mapping[str, Sequence[str]], wanted: str) -> str | None:
-    """Returns the config with this name, or the one whose name has the two languages in reverse order."""
-    if wanted in codes_of:
-        return wanted
-    for config, codes in codes_of.items():
-        for first, second in itertools.permutations([code.replace("_", "") for code in codes], 2):
-            if config.startswith(first) and config.endswith(second):
-                between = config.removeprefix(first).removesuffix(second)
-                if wanted == f"{second}{between}{first}":
-                    return config
-    return None
 
 
 def _read(builder: tfds.core.DatasetBuilder, split: str, languages: tuple[str, str]) -> Iterator[Pair]:
