@@ -1,9 +1,8 @@
 """Templates for the word bank: rive if it is the bank of a river or lake, banque if it is the bank for money."""
 
 from dataclasses import replace
-from typing import NamedTuple
 
-from lingua_flax.data.corpora.phrasebook.contrast_templates import Puzzle
+from lingua_flax.data.corpora.phrasebook.contrast_templates import Puzzle, Scene
 from lingua_flax.data.corpora.phrasebook.lexicon import (
     INTRANSITIVES,
     NOUNS,
@@ -68,34 +67,15 @@ def _crossing_sentence(
     return replace(english, french=french)
 
 
-class CrossingScene(NamedTuple):
-    """The subject and the form of a crossing, and whether its goal is the other bank or the bank."""
-
-    subject: NounPhrase
-    form: Form
-    with_other: bool
-
-
-class CrossingPuzzle(Puzzle[CrossingScene]):
+class CrossingPuzzle(Puzzle):
     """What is crossed decides the sense of bank: we went across the river / the street to get to the bank."""
 
-    def scene(self, draw: Draw) -> CrossingScene:
-        subject = draw.subject(draw.chance(0.3))
-        form = draw.form(CROSSINGS[-1][0], subject)._replace(english_adverb="", french_adverb="")
-        return CrossingScene(subject, form, draw.chance(0.6))
-
-    def render(self, scene: CrossingScene, sense: int, decider: str) -> Text:
+    def scene(self, draw: Draw) -> Scene:
         verb, manner, _ = CROSSINGS[-1]
-        subject, form, with_other = scene
-        return _crossing_sentence(subject, verb, manner, form, NOUNS[decider], BANKS[sense], with_other)
-
-
-class AgentScene(NamedTuple):
-    """What happens near a bank, and when."""
-
-    verb: Verb
-    form: Form
-    time: Text
+        subject = draw.subject(draw.chance(0.3))
+        form = draw.form(verb, subject)._replace(english_adverb="", french_adverb="")
+        with_other = draw.chance(0.6)
+        return lambda sense, way: _crossing_sentence(subject, verb, manner, form, NOUNS[way], BANKS[sense], with_other)
 
 
 AGENT_VERBS = tuple(
@@ -105,18 +85,19 @@ AGENT_VERBS = tuple(
 )
 
 
-class AgentPuzzle(Puzzle[AgentScene]):
+class AgentPuzzle(Puzzle):
     """The subject decides the sense of bank: the frog / the cashier is waiting near the bank."""
 
-    def scene(self, draw: Draw) -> AgentScene:
+    def scene(self, draw: Draw) -> Scene:
         verb = draw.one(AGENT_VERBS)
         form = draw.form(verb, noun_phrase(NOUNS["frog"], "the"))
-        return AgentScene(verb, form, draw.time(form, verb))
+        time = draw.time(form, verb)
 
-    def render(self, scene: AgentScene, sense: int, decider: str) -> Text:
-        bank = with_preposition("near", "près de", noun_phrase(BANKS[sense], "the"))
-        subject = noun_phrase(NOUNS[decider], "the")
-        return sentence(subject, scene.verb, scene.form, None, join(bank, scene.time))
+        def with_agent(sense: int, decider: str) -> Text:
+            bank = with_preposition("near", "près de", noun_phrase(BANKS[sense], "the"))
+            return sentence(noun_phrase(NOUNS[decider], "the"), verb, form, None, join(bank, time))
+
+        return with_agent
 
 
 MONEY = (

@@ -1,13 +1,13 @@
 """Puzzles: sentence templates with an ambiguous English word, the sense of which is decided by one other word.
 
-A puzzle first draws a scene: everything except the deciding word. Rendering the same scene with a decider of each sense
-gives a contrast pair: two sentences that differ in one English word and in the translation of the ambiguous word. The
-ambiguous words are listed in `ambiguous_words`.
+A puzzle first draws a scene: everything except the deciding word. The same scene with a decider of each sense is a
+contrast pair: two sentences that differ in one English word and in the translation of the ambiguous word. The ambiguous
+words are listed in `ambiguous_words`.
 """
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple, Self
 
 from lingua_flax.data.corpora.phrasebook.lexicon import ADJECTIVES, NOUNS, Adjective, Noun, Verb, parse_verb
 from lingua_flax.data.corpora.phrasebook.phrases import (
@@ -27,7 +27,8 @@ from lingua_flax.data.corpora.phrasebook.phrases import (
 )
 from lingua_flax.data.corpora.phrasebook.random_draws import Draw
 
-Scene = TypeVar("Scene")
+# Everything of a sentence except the decider: (sense, 0 or 1; a decider of that sense) -> the sentence.
+Scene = Callable[[int, str], Text]
 
 
 class Contrast(NamedTuple):
@@ -43,7 +44,7 @@ class Contrast(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Puzzle(ABC, Generic[Scene]):
+class Puzzle:
     """A template for sentences with an ambiguous word.
 
     The deciders are the English words that decide for each of its two senses.
@@ -57,44 +58,40 @@ class Puzzle(ABC, Generic[Scene]):
         """The relative share of the corpus, which grows with the deciders so that each of them is frequent enough."""
         return 3 * max(map(len, self.deciders))
 
-    @abstractmethod
     def scene(self, draw: Draw) -> Scene:
         """Draws everything except the decider."""
-
-    @abstractmethod
-    def render(self, scene: Scene, sense: int, decider: str) -> Text:
-        """Returns the sentence of a scene with a decider of the given sense."""
+        raise NotImplementedError
 
     def sample(self, draw: Draw) -> Text:
         """Returns one sentence with a random sense and decider."""
         sense = draw.one((0, 1))
-        return self.render(self.scene(draw), sense, draw.one(self.deciders[sense]))
+        return self.scene(draw)(sense, draw.one(self.deciders[sense]))
 
     def contrast(self, draw: Draw) -> tuple[Text, Text]:
         """Returns two sentences of one scene, the first with a decider of sense 0, the second with one of sense 1."""
         scene = self.scene(draw)
         first, second = (draw.one(words) for words in self.deciders)
-        return self.render(scene, 0, first), self.render(scene, 1, second)
+        return scene(0, first), scene(1, second)
 
 
-class ClauseScene(NamedTuple):
-    """The subject, verb, form and time adverb of a clause and the determiner of its object."""
+class Clause(NamedTuple):
+    """The subject, form and time adverb of a clause and the determiner of its object."""
 
     subject: NounPhrase
-    verb: Verb
     form: Form
     time: Text
-    determiner: str | Pronoun
+    determiner: str
+
+    @classmethod
+    def drawn(cls, draw: Draw, verb: Verb, *determiners: str) -> Self:
+        """Draws what fits the verb, and one of the determiners."""
+        subject = draw.subject()
+        form = draw.form(verb, subject)
+        return cls(subject, form, draw.time(form, verb), draw.one(determiners))
 
     def sentence(self, verb: Verb, phrase: NounPhrase, place: Text = NOTHING) -> Text:
-        """Returns the sentence with this verb and object."""
+        """Returns the sentence with a verb and its object."""
         return sentence(self.subject, verb, self.form, phrase, join(place, self.time))
-
-
-def _clause_scene(draw: Draw, verb: Verb, determiners: tuple[str, ...]) -> ClauseScene:
-    subject = draw.subject()
-    form = draw.form(verb, subject)
-    return ClauseScene(subject, verb, form, draw.time(form, verb), draw.one(determiners))
 
 
 NEUTRAL_VERBS = tuple(
@@ -112,7 +109,7 @@ NEUTRAL_VERBS = tuple(
 
 
 @dataclass(frozen=True, eq=False)
-class PlacePuzzle(Puzzle[ClauseScene]):
+class PlacePuzzle(Puzzle):
     """The place decides the sense of the object: he saw a seal on the beach / on the letter."""
 
     senses: tuple[Noun, Noun]
@@ -120,42 +117,30 @@ class PlacePuzzle(Puzzle[ClauseScene]):
     french_preposition: str
     plural: bool = False
 
-    def scene(self, draw: Draw) -> ClauseScene:
+    def scene(self, draw: Draw) -> Scene:
+        verb = draw.one(NEUTRAL_VERBS)
         determiners = ("the",) if self.english_preposition == "of" else ("the", "a", "this")
-        return _clause_scene(draw, draw.one(NEUTRAL_VERBS), determiners)
+        clause = Clause.drawn(draw, verb, *determiners)
 
-    def render(self, scene: ClauseScene, sense: int, decider: str) -> Text:
-        phrase = noun_phrase(self.senses[sense], scene.determiner, self.plural)
-        place = noun_phrase(NOUNS[decider], "the")
-        return scene.sentence(
-            scene.verb, phrase, with_preposition(self.english_preposition, self.french_preposition, place)
-        )
+        def with_place(sense: int, decider: str) -> Text:
+            place = noun_phrase(NOUNS[decider], "the")
+            where = with_preposition(self.english_preposition, self.french_preposition, place)
+            return clause.sentence(verb, noun_phrase(self.senses[sense], clause.determiner, self.plural), where)
+
+        return with_place
 
 
 @dataclass(frozen=True, eq=False)
-class VerbPuzzle(Puzzle[ClauseScene]):
+class VerbPuzzle(Puzzle):
     """The verb decides the sense of its object: she lit the match / she won the match."""
 
     senses: tuple[Noun, Noun]
     verbs: dict[str, Verb]  # the deciding verbs by their English base forms
 
-    def scene(self, draw: Draw) -> ClauseScene:
-        verb = next(iter(self.verbs.values()))
-        scene = _clause_scene(draw, verb, ("the", "a", "this", "that"))
-        return scene._replace(determiner="the") if scene.form.negation == "never" else scene
-
-    def render(self, scene: ClauseScene, sense: int, decider: str) -> Text:
-        return scene.sentence(self.verbs[decider], noun_phrase(self.senses[sense], scene.determiner))
-
-
-class StateScene(NamedTuple):
-    """A statement about a thing, optionally reported as the opinion of a speaker."""
-
-    speaker: NounPhrase | None
-    opinion: Verb
-    determiner: str | Pronoun
-    form: Form
-    degree: Text
+    def scene(self, draw: Draw) -> Scene:
+        clause = Clause.drawn(draw, next(iter(self.verbs.values())), "the", "a", "this", "that")
+        determiner = "the" if clause.form.negation == "never" else clause.determiner
+        return lambda sense, verb: clause.sentence(self.verbs[verb], noun_phrase(self.senses[sense], determiner))
 
 
 THAT = Text("that", "que")
@@ -167,7 +152,11 @@ OPINIONS = (
 )
 
 
-def _state_scene(draw: Draw) -> StateScene:
+def _draw_state(draw: Draw) -> tuple[str | Pronoun, Callable[..., Text]]:
+    """Draws a statement about a thing, optionally as the opinion of a speaker.
+
+    Returns the determiner of the thing, and what makes a sentence of the thing and an adjective.
+    """
     speaker = draw.subject() if draw.chance(0.4) else None
     tense = "present" if speaker or draw.chance(0.5) else "past"
     question = speaker is None and draw.chance(0.2)
@@ -176,75 +165,68 @@ def _state_scene(draw: Draw) -> StateScene:
     owner = draw.one(PRONOUNS)
     determiners: tuple[str | Pronoun, ...] = ("the", "the", "this", owner)
     determiner = draw.one(determiners)
-    return StateScene(speaker, draw.one(OPINIONS), determiner, form, degree)
+    opinion = draw.one(OPINIONS)
 
+    def state(subject: NounPhrase, adjective: Adjective, *, with_degree: bool = True) -> Text:
+        text = copula(subject, adjective, form, degree if with_degree else NOTHING)
+        return sentence(speaker, opinion, Form(), None, join(THAT, text)) if speaker else finish(text, form.question)
 
-def _state(scene: StateScene, subject: NounPhrase, adjective: Adjective) -> Text:
-    state = copula(subject, adjective, scene.form, scene.degree)
-    if scene.speaker:
-        return sentence(scene.speaker, scene.opinion, Form(), None, join(THAT, state))
-    return finish(state, scene.form.question)
+    return determiner, state
 
 
 @dataclass(frozen=True, eq=False)
-class PredicatePuzzle(Puzzle[StateScene]):
+class PredicatePuzzle(Puzzle):
     """The predicate decides the sense of the subject: the bat is hungry / the bat is broken."""
 
     senses: tuple[Noun, Noun]
 
-    def scene(self, draw: Draw) -> StateScene:
-        scene = _state_scene(draw)
-        determiner = "the" if isinstance(scene.determiner, Pronoun) else scene.determiner
-        return scene._replace(determiner=determiner, degree=NOTHING)
-
-    def render(self, scene: StateScene, sense: int, decider: str) -> Text:
-        return _state(scene, noun_phrase(self.senses[sense], scene.determiner), ADJECTIVES[decider])
+    def scene(self, draw: Draw) -> Scene:
+        drawn, state = _draw_state(draw)
+        determiner = "the" if isinstance(drawn, Pronoun) else drawn
+        subjects = [noun_phrase(noun, determiner) for noun in self.senses]
+        return lambda sense, adjective: state(subjects[sense], ADJECTIVES[adjective], with_degree=False)
 
 
 @dataclass(frozen=True, eq=False)
-class ModifiedPuzzle(Puzzle[StateScene]):
+class ModifiedPuzzle(Puzzle):
     """The subject decides the sense of the predicate: the suitcase is light / the kitchen is light."""
 
     senses: tuple[Adjective, Adjective]
     owned: bool = True  # whether all deciding nouns can take a possessive
 
-    def scene(self, draw: Draw) -> StateScene:
-        return _state_scene(draw)
-
-    def render(self, scene: StateScene, sense: int, decider: str) -> Text:
-        determiner = scene.determiner if self.owned else "the"
-        return _state(scene, noun_phrase(NOUNS[decider], determiner), self.senses[sense])
+    def scene(self, draw: Draw) -> Scene:
+        drawn, state = _draw_state(draw)
+        determiner = drawn if self.owned else "the"
+        return lambda sense, noun: state(noun_phrase(NOUNS[noun], determiner), self.senses[sense])
 
 
 @dataclass(frozen=True, eq=False)
-class AttributePuzzle(Puzzle[ClauseScene]):
+class AttributePuzzle(Puzzle):
     """The noun decides the sense of its adjective: he showed the right hand / he showed the right answer."""
 
     senses: tuple[Adjective, Adjective]
     verbs: tuple[Verb, ...]  # fit nouns of both senses
 
-    def scene(self, draw: Draw) -> ClauseScene:
-        return _clause_scene(draw, draw.one(self.verbs), ("the",))
-
-    def render(self, scene: ClauseScene, sense: int, decider: str) -> Text:
-        return scene.sentence(scene.verb, noun_phrase(NOUNS[decider], "the", adjective=self.senses[sense]))
+    def scene(self, draw: Draw) -> Scene:
+        verb = draw.one(self.verbs)
+        clause = Clause.drawn(draw, verb, "the")
+        return lambda sense, noun: clause.sentence(verb, noun_phrase(NOUNS[noun], "the", adjective=self.senses[sense]))
 
 
 @dataclass(frozen=True, eq=False)
-class ObjectPuzzle(Puzzle[ClauseScene]):
+class ObjectPuzzle(Puzzle):
     """The object decides the sense of the verb: they visited the doctor / they visited the museum."""
 
     senses: tuple[Verb, Verb]
     words: dict[str, str]  # objects that are not nouns of the lexicon (why, tennis, Marie) -> their translations
 
-    def scene(self, draw: Draw) -> ClauseScene:
-        return _clause_scene(draw, self.senses[0], ("the", "the", "this", "that"))
+    def scene(self, draw: Draw) -> Scene:
+        clause = Clause.drawn(draw, self.senses[0], "the", "the", "this", "that")
+        return lambda sense, decider: clause.sentence(self.senses[sense], self._object(decider, clause.determiner))
 
-    def render(self, scene: ClauseScene, sense: int, decider: str) -> Text:
-        if decider in self.words:
-            is_name, french = decider[0].isupper(), self.words[decider]
-            lemma = f"{decider}/{decider if is_name else french.split()[-1]}"
-            phrase = NounPhrase(decider, french, (lemma,))
-        else:
-            phrase = noun_phrase(NOUNS[decider], scene.determiner)
-        return scene.sentence(self.senses[sense], phrase)
+    def _object(self, decider: str, determiner: str) -> NounPhrase:
+        if decider not in self.words:
+            return noun_phrase(NOUNS[decider], determiner)
+        is_name, french = decider[0].isupper(), self.words[decider]
+        lemma = f"{decider}/{decider if is_name else french.split()[-1]}"
+        return NounPhrase(decider, french, (lemma,))

@@ -25,18 +25,6 @@ from lingua_flax.data.corpora.phrasebook.phrases import (
 )
 from lingua_flax.data.corpora.phrasebook.random_draws import Draw, adjectives_of
 
-
-class ItScene(NamedTuple):
-    """A main clause about an animal and a thing, to which a reason with it is added; `noun` is that of the thing."""
-
-    animal: NounPhrase
-    thing: NounPhrase
-    noun: Noun
-    animal_reasons: tuple[str, ...]
-    main: Text
-    past: bool
-
-
 BECAUSE = Text("because", "parce que")
 RESTING_REASONS = ("tired", "sleepy", "sick", "afraid", "sad", "lazy")
 JUMPING_REASONS = ("afraid", "happy")
@@ -96,63 +84,67 @@ def on_surface(draw: Draw) -> Text:
     return finish(surface_clause(subject, verb, posture, form, surface), form.question)
 
 
-class ItPuzzle(Puzzle[ItScene]):
-    """The predicate decides the antecedent of it: the cow sat on the carpet because it was tired / soft."""
+class ItScene(NamedTuple):
+    """A main clause about an animal and a thing, and the reasons with it that fit either of them."""
+
+    animal: NounPhrase
+    thing: NounPhrase
+    reasons: tuple[tuple[str, ...], tuple[str, ...]]
+    main: Text
+    past: bool
+
+    def sentence(self, sense: int, reason: str) -> Text:
+        """Returns the sentence with one of the reasons of the animal, sense 0, or of the thing, sense 1."""
+        antecedent, adjective = (self.animal, self.thing)[sense], ADJECTIVES[reason]
+        it = NounPhrase("it", "elle" if antecedent.feminine else "il", feminine=antecedent.feminine)
+        state = copula(it, adjective, Form("past" if self.past else "present"))
+        return finish(join(self.main, BECAUSE, state).with_combinations((adjective.key, antecedent.lemmas[0])))
+
+
+def draw_it_scene(draw: Draw) -> ItScene:
+    """Draws an animal that rests on a thing, eats or drinks it, or gets it from somebody."""
+    animal = noun_phrase(draw.one(nouns("animal")), "the")
+    past = draw.chance(0.7)
+    if draw.chance(0.55):
+        verb, posture = draw.one(SURFACE_VERBS)
+        noun = draw.one(nouns("surface"))
+        thing = thing_phrase(draw, noun)
+        form = Form("past" if past else draw.one(("present", "progressive")))
+        reasons = JUMPING_REASONS if verb.english.base == "jump" else RESTING_REASONS
+        main = surface_clause(animal, verb, posture, form, thing)
+    else:
+        noun = draw.one(nouns("food", "countfood", "drink", "-wine", "-beer", "-coffee", "-tea"))
+        thing = thing_phrase(draw, noun)
+        verb, reasons = (DRINK, DRINKING_REASONS) if "drink" in noun.classes else (EAT, EATING_REASONS)
+        form = Form("past" if past else "progressive")
+        if draw.chance(0.5):
+            main = clause(animal, verb, form, object_of(verb, thing))
+        else:
+            main = clause(draw.subject(), GIVE, form, thing, with_preposition("to", "à", animal))
+            reasons = (*reasons[:2], *FEEDING_REASONS)
+    fitting = {adjective.english for adjective in adjectives_of(noun, False)}
+    return ItScene(animal, thing, (reasons, tuple(word for word in THING_REASONS if word in fitting)), main, past)
+
+
+class ItPuzzle(Puzzle):
+    """The predicate decides the antecedent of it: the cow sat on the carpet because it was tired / soft.
+
+    Which predicates fit depends on the scene.
+    """
 
     @property
     def weight(self) -> int:
         """The relative share of the corpus, large because the scenes are so varied."""
         return 90
 
-    def scene(self, draw: Draw) -> ItScene:
-        animal = noun_phrase(draw.one(nouns("animal")), "the")
-        past = draw.chance(0.7)
-        if draw.chance(0.55):
-            return self._resting(draw, animal, past)
-        food = draw.one(nouns("food", "countfood", "drink", "-wine", "-beer", "-coffee", "-tea"))
-        thing = thing_phrase(draw, food)
-        liquid = "drink" in food.classes
-        reasons = DRINKING_REASONS if liquid else EATING_REASONS
-        form = Form("past" if past else "progressive")
-        if draw.chance(0.5):
-            verb = DRINK if liquid else EAT
-            main = clause(animal, verb, form, object_of(verb, thing))
-        else:
-            main = clause(draw.subject(), GIVE, form, thing, with_preposition("to", "à", animal))
-            reasons = (*reasons[:2], *FEEDING_REASONS)
-        return ItScene(animal, thing, food, reasons, main, past)
-
-    def _resting(self, draw: Draw, animal: NounPhrase, past: bool) -> ItScene:
-        verb, posture = draw.one(SURFACE_VERBS)
-        noun = draw.one(nouns("surface"))
-        surface = thing_phrase(draw, noun)
-        form = Form("past" if past else draw.one(("present", "progressive")))
-        reasons = JUMPING_REASONS if verb.english.base == "jump" else RESTING_REASONS
-        main = surface_clause(animal, verb, posture, form, surface)
-        return ItScene(animal, surface, noun, reasons, main, past)
-
-    def reasons(self, scene: ItScene) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns the reasons that fit the animal and those that fit the thing."""
-        fitting = {adjective.english for adjective in adjectives_of(scene.noun, False)}
-        return scene.animal_reasons, tuple(word for word in THING_REASONS if word in fitting)
-
     def sample(self, draw: Draw) -> Text:
-        scene = self.scene(draw)
-        reasons = self.reasons(scene)
-        sense = draw.one((0, 1)) if reasons[1] else 0
-        return self.render(scene, sense, draw.one(reasons[sense]))
+        scene = draw_it_scene(draw)
+        sense = draw.one((0, 1)) if scene.reasons[1] else 0
+        return scene.sentence(sense, draw.one(scene.reasons[sense]))
 
     def contrast(self, draw: Draw) -> tuple[Text, Text]:
-        scene = self.scene(draw)
-        reasons = self.reasons(scene)
-        while scene.animal.feminine == scene.thing.feminine or not reasons[1]:
-            scene = self.scene(draw)
-            reasons = self.reasons(scene)
-        return self.render(scene, 0, draw.one(reasons[0])), self.render(scene, 1, draw.one(reasons[1]))
-
-    def render(self, scene: ItScene, sense: int, decider: str) -> Text:
-        antecedent = (scene.animal, scene.thing)[sense]
-        it = NounPhrase("it", "elle" if antecedent.feminine else "il", feminine=antecedent.feminine)
-        reason = copula(it, ADJECTIVES[decider], Form("past" if scene.past else "present"))
-        text = join(scene.main, BECAUSE, reason)
-        return finish(text.with_combinations((ADJECTIVES[decider].key, antecedent.lemmas[0])))
+        scene = draw_it_scene(draw)
+        while scene.animal.feminine == scene.thing.feminine or not scene.reasons[1]:
+            scene = draw_it_scene(draw)
+        first, second = map(draw.one, scene.reasons)
+        return scene.sentence(0, first), scene.sentence(1, second)
