@@ -2,7 +2,7 @@
 
 import importlib.util
 
-PACKAGES = ("ftfy", "py3langid", "zstandard")  # of the extra clean
+PACKAGES = ("ftfy", "py3langid")  # of the extra clean
 
 
 def is_installed() -> bool:

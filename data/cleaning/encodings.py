@@ -10,45 +10,28 @@ import gzip
 import io
 import lzma
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import ftfy.bad_codecs  # noqa: F401, registers code pages that have a character for every byte
-import zstandard
 
 from lingua_flax.data.text_files import unreadable_as_user_error
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 TOLD_EVERY = 1000  # lines
-
-
-class _ZstandardFile(io.RawIOBase):
-    """The text in all frames of a compressed file; zstandard's own reader does not notice if the last one is cut."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self._text = file, io.BytesIO()
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not (size := self._text.readinto(buffer)):
-            if not (data := self._frame.unused_data or self._file.read(io.DEFAULT_BUFFER_SIZE)):
-                break
-            if self._frame.eof:
-                self._frame = zstandard.ZstdDecompressor().decompressobj()
-            self._text = io.BytesIO(self._frame.decompress(data))
-        if not size and not self._frame.eof:
-            raise EOFError("the end is missing")
-        return size
 
 
 _OPENERS: dict[bytes, Callable[[Any], Any]] = {  # by how a file begins
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
-    b"(\xb5/\xfd": _ZstandardFile,
+    b"(\xb5/\xfd": zstd.open,
 }
 _WIDE = {  # by how the text begins; UTF-32 before UTF-16, whose mark it contains
     "utf-32": re.compile(rb"\xff\xfe\0\0|\0\0\xfe\xff"),
@@ -93,7 +76,7 @@ def read_lines(path: Path, encoding: str, advance: Callable[[int], object] = lam
     been read. Raises UserError if the file cannot be read, or is damaged.
     """
     told = 0
-    with unreadable_as_user_error(path, zstandard.ZstdError), path.open("rb") as file:
+    with unreadable_as_user_error(path, zstd.ZstdError), path.open("rb") as file:
         opener = next((each for mark, each in _OPENERS.items() if file.peek(6).startswith(mark)), None)
         for line in _decoded(io.BufferedReader(opener(file) if opener else file), encoding):
             yield line

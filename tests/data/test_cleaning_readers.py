@@ -11,14 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import zstandard
 
-from lingua_flax.data.cleaning.encodings import code_page, read_lines
+from lingua_flax.data.cleaning.encodings import code_page, read_lines, zstd
 from lingua_flax.data.cleaning.readers import Row, read_rows, tmx_languages
 from lingua_flax.host.errors import UserError
 
 TMX = Path(__file__).parent / "translate_toolkit_3_20.tmx"
-COMPRESSED = (gzip.compress, bz2.compress, lzma.compress, zstandard.compress)
+COMPRESSED = (gzip.compress, bz2.compress, lzma.compress, zstd.compress)
 
 
 def pairs(rows) -> list[tuple[int, str, str]]:
