@@ -25,8 +25,6 @@ else:
     from backports import zstd
 
 TOLD_EVERY = 1000  # lines
-
-
 _OPENERS: dict[bytes, Callable[[Any], Any]] = {  # by how a file begins
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,

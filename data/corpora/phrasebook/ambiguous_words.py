@@ -5,6 +5,8 @@ from many contexts and not from a single sentence. The words of the plain kinds 
 others here.
 """
 
+from dataclasses import replace
+
 from lingua_flax.data.corpora.phrasebook.bank_templates import AgentPuzzle, CrossingPuzzle
 from lingua_flax.data.corpora.phrasebook.contrast_templates import (
     NEUTRAL_VERBS,
@@ -58,11 +60,6 @@ def _read_puzzle(header: str, entries: list[str]) -> Puzzle:
     return PlacePuzzle(word, _deciders(deciders), senses, english, french, plural=word == senses[0].english_plural)
 
 
-def _with_preposition(entry: str, preposition: str, suffix: str = "") -> Verb:
-    verb = parse_verb(entry)
-    return Verb(verb.english, verb.french, verb.objects, verb.flags, preposition, suffix)
-
-
 def _object_puzzle(word: str, senses: tuple[Verb, Verb], first: dict[str, str], second: dict[str, str]) -> ObjectPuzzle:
     """Returns a puzzle about a verb, with objects that are not nouns of the lexicon, and their translations."""
     return ObjectPuzzle(word, (tuple(first), tuple(second)), senses, first | second)
@@ -84,16 +81,14 @@ PUZZLES: tuple[Puzzle, ...] = (
             "museum castle city cathedral island farm hospital village"
         ),
         (
-            _with_preposition("visit = rendre rends rend rendons rendent rendu", "à", "visite"),
+            replace(parse_verb("visit = rendre rends rend rendons rendent rendu"), preposition="à", suffix="visite"),
             parse_verb("visit = visiter"),
         ),
-        {},
     ),
     ObjectPuzzle(
         "bring",
         _deciders("dog cat horse child boy girl prince | book cake chair letter gift flower lamp"),
         (parse_verb("bring:brought = amener"), parse_verb("bring:brought = apporter")),
-        {},
     ),
     _object_puzzle(
         "know",
@@ -106,7 +101,7 @@ PUZZLES: tuple[Puzzle, ...] = (
     ),
     _object_puzzle(
         "play",
-        (_with_preposition("play = jouer", "à"), _with_preposition("play = jouer", "de")),
+        (replace(parse_verb("play = jouer"), preposition="à"), replace(parse_verb("play = jouer"), preposition="de")),
         OBJECTS["games"],
         OBJECTS["instruments"],
     ),

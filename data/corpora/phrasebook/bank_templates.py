@@ -13,6 +13,7 @@ from lingua_flax.data.corpora.phrasebook.lexicon import (
     parse_verb,
 )
 from lingua_flax.data.corpora.phrasebook.phrases import (
+    NOTHING,
     Form,
     NounPhrase,
     Text,
@@ -50,7 +51,7 @@ def crossing(draw: Draw) -> Text:
     else:
         goal, with_other = NOUNS[draw.one(GOALS)], False
     subject = draw.subject(draw.chance(0.4))
-    form = draw.form(verb, subject)._replace(english_adverb="", french_adverb="")
+    form = draw.form(verb, subject)._replace(adverb=NOTHING)
     return _crossing_sentence(subject, verb, manner, form, way, goal, with_other)
 
 
@@ -73,7 +74,7 @@ class CrossingPuzzle(Puzzle):
     def scene(self, draw: Draw) -> Scene:
         verb, manner, _ = CROSSINGS[-1]
         subject = draw.subject(draw.chance(0.3))
-        form = draw.form(verb, subject)._replace(english_adverb="", french_adverb="")
+        form = draw.form(verb, subject)._replace(adverb=NOTHING)
         with_other = draw.chance(0.6)
         return lambda sense, way: _crossing_sentence(subject, verb, manner, form, NOUNS[way], BANKS[sense], with_other)
 

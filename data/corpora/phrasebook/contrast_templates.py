@@ -6,7 +6,7 @@ words are listed in `ambiguous_words`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from lingua_flax.data.corpora.phrasebook.lexicon import ADJECTIVES, NOUNS, Adjective, Noun, Verb, parse_verb
@@ -218,7 +218,8 @@ class ObjectPuzzle(Puzzle):
     """The object decides the sense of the verb: they visited the doctor / they visited the museum."""
 
     senses: tuple[Verb, Verb]
-    words: dict[str, str]  # objects that are not nouns of the lexicon (why, tennis, Marie) -> their translations
+    # Objects that are not nouns of the lexicon (why, tennis, Marie) -> their translations.
+    words: dict[str, str] = field(default_factory=dict)
 
     def scene(self, draw: Draw) -> Scene:
         clause = Clause.drawn(draw, self.senses[0], "the", "the", "this", "that")

@@ -79,7 +79,7 @@ def on_surface(draw: Draw) -> Text:
     subject = draw.subject(True)
     surface = thing_phrase(draw, draw.one(nouns("surface")))
     form = draw.form(verb, subject)
-    if posture and (form.negation == "never" or form.english_adverb):
+    if posture and (form.negation == "never" or form.adverb.english):
         form = Form(form.tense)
     return finish(surface_clause(subject, verb, posture, form, surface), form.question)
 
@@ -110,7 +110,7 @@ def draw_it_scene(draw: Draw) -> ItScene:
         noun = draw.one(nouns("surface"))
         thing = thing_phrase(draw, noun)
         form = Form("past" if past else draw.one(("present", "progressive")))
-        reasons = JUMPING_REASONS if verb.english.base == "jump" else RESTING_REASONS
+        reasons: tuple[str, ...] = JUMPING_REASONS if verb.english.base == "jump" else RESTING_REASONS
         main = surface_clause(animal, verb, posture, form, thing)
     else:
         noun = draw.one(nouns("food", "countfood", "drink", "-wine", "-beer", "-coffee", "-tea"))

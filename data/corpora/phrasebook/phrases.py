@@ -223,15 +223,13 @@ class Form(NamedTuple):
       tense: present, progressive, past, past progressive, future, can, must, want, or habit (simple past in English,
         imparfait in French).
       negation: "", "not" or "never".
-      english_adverb: before the English verb (often).
-      french_adverb: after the conjugated French verb (souvent).
+      adverb: before the English verb (often) and after the conjugated French verb (souvent).
     """
 
     tense: str = "present"
     negation: str = ""
     question: bool = False
-    english_adverb: str = ""
-    french_adverb: str = ""
+    adverb: Text = NOTHING
 
 
 MODALS = {
@@ -252,7 +250,7 @@ def english_clause(subject: NounPhrase, verb: Verb, form: Form, rest: str = "") 
     """Returns subject, verb group and the rest, with do-support and, in questions, inversion."""
     words, person = verb.english, subject.person
     third_person = person == 1
-    adverb = "never" if form.negation == "never" else form.english_adverb
+    adverb = "never" if form.negation == "never" else form.adverb.english
     negation = "not" if form.negation == "not" else ""
     auxiliary, main = "", f"want to {words.base}" if form.tense == "want" else words.base
     past = form.tense in ("past", "habit")
@@ -282,9 +280,8 @@ def french_verb_group(subject: NounPhrase, verb: Verb, form: Form, object_: Pron
     words, person = verb.french, subject.person
     clitic = subject.pronoun.reflexive if words.reflexive else object_.clitic if object_ else ""
     negation = {"": "", "not": "pas", "never": "jamais"}[form.negation]
-    adverb = form.french_adverb
     if form.tense in MODALS:
-        main = (adverb, clitic, words.infinitive, verb.suffix)
+        main = (form.adverb.french, clitic, words.infinitive, verb.suffix)
         return _join("ne" if negation else "", MODALS[form.tense][person], negation, *main)
     participle = ""
     if form.tense == "past":
@@ -294,7 +291,8 @@ def french_verb_group(subject: NounPhrase, verb: Verb, form: Form, object_: Pron
         participle = agree(words.participle, antecedent.feminine, antecedent.plural) if antecedent else words.participle
     else:
         conjugated = (words.imperfect if form.tense in ("past progressive", "habit") else words.present)[person]
-    return _join("ne" if negation else "", clitic, conjugated, negation, adverb, participle, verb.suffix)
+    rest = (negation, form.adverb.french, participle, verb.suffix)
+    return _join("ne" if negation else "", clitic, conjugated, *rest)
 
 
 def _french_clause(form: Form, *parts: str) -> str:

@@ -102,7 +102,7 @@ class Draw:
         elif roll < 0.33 and tense in ("present", "past") and not is_state:
             form = Form(tense, "never")
         elif tense == "present" and roll < 0.48 and not is_state:
-            form = Form(tense, "", False, *self.one(ADVERBS["frequency"]))
+            form = Form(tense, adverb=Text(*self.one(ADVERBS["frequency"])))
         else:
             form = Form(tense)
         return past_if_ambiguous(form, verb, subject)
@@ -120,7 +120,7 @@ class Draw:
 
     def time(self, form: Form, verb: Verb, probability: float = 0.3, present: str = "present") -> Text:
         """Returns a time adverb, if form and verb allow one; `present` is a group of adverbs."""
-        excluded = form.english_adverb or form.negation == "never" or not STATE_FLAGS.isdisjoint(verb.flags)
+        excluded = form.adverb.english or form.negation == "never" or not STATE_FLAGS.isdisjoint(verb.flags)
         groups = {"past": "past", "present": present, "progressive": "now", "future": "future"}
         if excluded or form.tense not in groups or not self.chance(probability):
             return NOTHING
