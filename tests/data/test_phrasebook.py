@@ -11,7 +11,7 @@ from lingua_flax.data.corpora import open_corpus, phrasebook
 from lingua_flax.data.corpora.phrasebook import find_readings, generate
 from lingua_flax.data.corpora.phrasebook.contrast_templates import Contrast
 from lingua_flax.data.corpora.phrasebook.generator import Phrasebook
-from lingua_flax.data.corpora.phrasebook.lexicon import NOUNS, TRANSITIVES
+from lingua_flax.data.corpora.phrasebook.lexicon import NOUNS, TRANSITIVES, read_words
 from lingua_flax.data.corpora.phrasebook.phrases import Pair
 from lingua_flax.data.corpora.phrasebook.readings import READINGS
 from lingua_flax.options.schema import DataConfig
@@ -78,6 +78,7 @@ def test_train_contains_no_held_out_combination(book):
         words = english[:-1].split()
         described.update(pairwise(words))
         governed.update(pairwise(word for word in words if not DETERMINER.fullmatch(word)))
+    assert len(NOUNS) == sum(map(len, read_words("nouns").values()))  # none is listed twice
     plural = {noun.key: noun.english_plural for noun in NOUNS.values()}
     verbs = {verb.key for verb in TRANSITIVES.values()}
     for word, noun in book.held_out:
