@@ -70,8 +70,6 @@ def tokenize(pairs: PairSource, fingerprint: str, tokenizer: Tokenizer, cache: P
         raise prepared_corpus.damaged(directory, error) from error
     if prepared_corpus.ragged_digest(directory / side for side in Pair._fields) != stored:
         raise prepared_corpus.damaged(directory, "the SHA-256 of its tokens differs")
-    if not len(source) == len(target) == len(pairs):
-        raise prepared_corpus.damaged(directory, f"{len(source)} and {len(target)} sentences for {len(pairs)} pairs")
     return TokenizedPairs(source, target)
 
 
