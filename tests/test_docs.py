@@ -195,7 +195,7 @@ def test_formats_have_all_keys(trained, run, tmp_path):
     assert set().union(*(keys for keys in lines if "validation_loss" in keys)) == validations
 
     # tests/training/test_device_memory.py compares these with what is written.
-    assert keys_of("`lingua-flax train --dry-run --json FILE`") == [JSON_KEYS | {"other_attention"}]
+    assert keys_of("`lingua-flax train --dry-run --json FILE`") == [JSON_KEYS]
 
     file = tmp_path / "scores.json"
     scores, log_probabilities = keys_of("`lingua-flax evaluate --json FILE`")

@@ -72,17 +72,16 @@ def test_training_step_is_compiled_for_v5e(run, tmp_path):
     config = read_config(ROOT / "configs" / "tiny.toml")
     least = config.rows_per_batch * training_flops(config.model, 2500, 64, 64)
     figures = []
-    for topology in ("v5e:1x1", "v5e:2x4"):
-        options = (*TINY[:4], topology, *DROPOUT, "--json", tmp_path / "f.json")
+    for topology, attention in (("v5e:1x1", "auto"), ("v5e:1x1", "fused"), ("v5e:2x4", "auto")):
+        options = (*TINY[:4], topology, "--model.attention", attention, *DROPOUT, "--json", tmp_path / "f.json")
         done = succeed(run, "train", *options, process=True)
         assert done.stderr == ""  # libtpu is silent
         figures.append(json.loads((tmp_path / "f.json").read_text()))
         assert figures[-1]["compiled_for"] == topology
-    one, eight = figures
-    assert set(one) == JSON_KEYS | {"other_attention"}
-    assert set(one["other_attention"]) == JSON_KEYS
-    assert (one["attention"], one["other_attention"]["attention"]) == ("plain", "fused")
-    assert one["other_attention"]["bytes_accessed"] < one["bytes_accessed"]
+    one, fused, eight = figures
+    assert set(one) == set(fused) == JSON_KEYS
+    assert (one["attention"], fused["attention"]) == ("plain", "fused")
+    assert fused["bytes_accessed"] < one["bytes_accessed"]
     assert (one["fits"], one["device_memory_bytes"]) == (True, 16 * 2**30)
     assert least < one["flops"] < 1.5 * least
     assert one["flops"] / 8 < eight["flops"] < one["flops"] / 2  # each device updates all parameters
@@ -98,7 +97,7 @@ def test_training_step_is_compiled_for_v5e(run, tmp_path):
     done = run("train", *TINY, *large, "--json", tmp_path / "f.json", process=True)
     assert "17.2 GB: Ran out of memory on HBM" in done.stdout
     figures = json.loads((tmp_path / "f.json").read_text())
-    assert (figures["fits"], figures["flops"], figures["other_attention"]) == (False, None, None)
+    assert (figures["fits"], figures["flops"]) == (False, None)
 
 
 def test_bytes_sent_by_ring_algorithms_match_a_count_by_hand():

@@ -123,7 +123,7 @@ def test_dry_run_simulates_devices_that_are_not_available(toy, run, tmp_path):
     parts = ("parameters", "moving average", "optimizer", "batch", "activations and gradients")
     assert megabytes(shown["in all"]) == pytest.approx(sum(megabytes(shown[name]) for name in parts), rel=0.05)
     figures = json.loads((tmp_path / "figures.json").read_text())
-    assert set(figures) == JSON_KEYS | {"other_attention"}
+    assert set(figures) == JSON_KEYS
     assert figures["fits"] is figures["device_memory_bytes"] is None
     assert 4 * 4 * on_each < figures["argument_bytes"] < 4 * 4 * on_each + 5e3  # and the batch
 
@@ -133,7 +133,7 @@ def dry_run_of(trained, monkeypatch, capsys):
     """Returns a function that returns the names and values in the tables of the trained run, with other options."""
     memory = {"parameters": 12_345_678_901}
     step = CompiledStep("2 x gpu", "plain", {"data": 2}, "float32", memory, None, compile_seconds=1.0)
-    monkeypatch.setattr(dry_run, "compiled_steps", lambda config, sizes: [step])
+    monkeypatch.setattr(dry_run, "compiled_step", lambda config, sizes: step)
 
     def run(tokens_per_second=None, **options):
         config = read_config(trained[0] / "config.toml")

@@ -255,13 +255,6 @@ def selected_attention(config: Config, mesh: Mesh) -> FusedAttention | None:
     return None if reason else FusedAttention(mesh, platform)
 
 
-def other_attention(config: Config, mesh: Mesh) -> list[FusedAttention | None]:
-    """Returns in a list what `selected_attention` could have chosen instead; it is empty if there was no choice."""
-    if config.model.attention != "auto" or _why_not_fused(config, mesh):
-        return []
-    return [None if selected_attention(config, mesh) else FusedAttention(mesh, mesh.devices.flat[0].platform)]
-
-
 def _why_not_fused(config: Config, mesh: Mesh) -> str | None:
     """Returns why `FusedAttention` cannot be used, to complete an error message, or None if it can."""
     model, length = config.model, config.data.row_length

@@ -16,7 +16,7 @@ from lingua_flax.model.transformer import Structure, structure
 from lingua_flax.options.precision import BFLOAT16, FLOAT32, Precision
 from lingua_flax.options.schema import REMAINING_DEVICES, Config
 from lingua_flax.training.device_memory import compile_step, memory_between_steps, memory_of_step
-from lingua_flax.training.kernels.fused_attention import other_attention, selected_attention
+from lingua_flax.training.kernels.fused_attention import selected_attention
 from lingua_flax.training.loss import number_of_blocks
 from lingua_flax.training.reports.hlo_text import bytes_of, read_program
 from lingua_flax.training.step import loss_block_size
@@ -42,12 +42,11 @@ class CompiledStep(NamedTuple):
     shortage: str | None = None  # the compiler's message if the memory of the device is not sufficient
 
 
-def compiled_steps(config: Config, sizes: tuple[int, int]) -> list[CompiledStep]:
+def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
     """Compiles the step for the config's topology or for this machine's devices, simulated by CPUs if too few.
 
-    The first one is that of training. For a topology, it is followed by one with the other attention, if the option
-    model.attention leaves the choice. The sizes are those of the source and the target vocabulary. Raises UserError if
-    the config does not fit the mesh or the compiler does not support the topology, and RunError if the compiler failed.
+    The sizes are those of the source and the target vocabulary. Raises UserError if the config does not fit the mesh or
+    the compiler does not support the topology, and RunError if the compiler failed.
     """
     if config.devices.topology:
         chip_in_topology(config.devices.topology)
@@ -56,8 +55,8 @@ def compiled_steps(config: Config, sizes: tuple[int, int]) -> list[CompiledStep]
     return _compiled(config, sizes)
 
 
-def _compiled(config: Config, sizes: tuple[int, int]) -> list[CompiledStep]:
-    """Compiles the steps; for a topology, in the process that `with_compiler` starts."""
+def _compiled(config: Config, sizes: tuple[int, int]) -> CompiledStep:
+    """Compiles the step; for a topology, in the process that `with_compiler` starts."""
     options = config.devices
     device_memory: int | None
     if options.topology:
@@ -73,13 +72,11 @@ def _compiled(config: Config, sizes: tuple[int, int]) -> list[CompiledStep]:
         compiled_for = f"{mesh.size} x {device.device_kind}{simulated}"
         device_memory = (device.memory_stats() or {}).get("bytes_limit")
     check_divides(mesh, config, sizes)
-    precision, steps = _compute_precision(config, mesh), []
-    for fused in (selected_attention(config, mesh), *(other_attention(config, mesh) if options.topology else ())):
-        network = structure(config.model, *sizes, precision, fused)
-        memory, attention = memory_between_steps(network, config, mesh), str(fused or "plain")
-        step = CompiledStep(compiled_for, attention, dict(mesh.shape), str(precision.products), memory, device_memory)
-        steps.append(_with_figures(step, network, config, mesh, sizes[1]))
-    return steps
+    precision, fused = _compute_precision(config, mesh), selected_attention(config, mesh)
+    network = structure(config.model, *sizes, precision, fused)
+    memory, attention = memory_between_steps(network, config, mesh), str(fused or "plain")
+    step = CompiledStep(compiled_for, attention, dict(mesh.shape), str(precision.products), memory, device_memory)
+    return _with_figures(step, network, config, mesh, sizes[1])
 
 
 def _with_figures(step: CompiledStep, network: Structure, config: Config, mesh: Mesh, vocab_size: int) -> CompiledStep:

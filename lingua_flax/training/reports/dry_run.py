@@ -23,7 +23,7 @@ from lingua_flax.training.data_checks import check_data
 from lingua_flax.training.device_memory import ACTIVATIONS, format_bytes
 from lingua_flax.training.given_tokenizer import given_tokenizer
 from lingua_flax.training.recorder import show_table
-from lingua_flax.training.reports.compiled_step import CompiledStep, compiled_steps, model_flops
+from lingua_flax.training.reports.compiled_step import CompiledStep, compiled_step, model_flops
 from lingua_flax.training.schedule import steps_of_run
 
 # The share of target positions that hold a token, assumed for a run that has not begun: packing fills about 98% of the
@@ -43,19 +43,17 @@ def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float 
     files = given_tokenizer(config, workdir)
     tokenizer, size = load_tokenizer(files) if files else None, config.tokenizer.vocab_size
     sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size) if tokenizer else (size, size)
-    step, *others = compiled_steps(config, sizes)
+    step = compiled_step(config, sizes)
     _show_parameters(config, structure(config.model, *sizes))
     _show_step(config, sizes[1])
     _show_memory(step)
     if config.devices.topology:
-        _show_min_times([step, *others], chip_in_topology(config.devices.topology))
+        _show_min_times(step, chip_in_topology(config.devices.topology))
     else:  # with a topology, the run is planned for another machine
         config = _with_steps(config, files)
     _show_length(config, sizes[1], math.prod(step.mesh.values()), workdir, tokens_per_second)
     if json_file:
-        kept = [name for name in CompiledStep._fields if name not in ONLY_PRINTED]
-        own, *other = ({name: getattr(each, name) for name in kept} for each in (step, *others))
-        content = own | {"other_attention": other[0] if other else None}
+        content = {name: value for name, value in step._asdict().items() if name not in ONLY_PRINTED}
         json_file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -115,19 +113,8 @@ def _show_memory(step: CompiledStep) -> None:
     show_table("memory on each device", rows)
 
 
-def _show_min_times(steps: Sequence[CompiledStep], chip: Chip) -> None:
-    """Prints the least times of the step of training and, beside it, of the one with the other attention."""
-    columns = [_min_times(step, chip) for step in steps]
-    table = Table("attention", title="a step at peak rates", title_justify="left")
-    for number, step in enumerate(steps):
-        table.add_column(step.attention if number else f"{step.attention} (used)")
-    for name in columns[0]:
-        table.add_row(name, *(column.get(name, "") for column in columns))
-    print_table(table)
-
-
-def _min_times(step: CompiledStep, chip: Chip) -> dict[str, str]:
-    rows = {"memory": format_bytes(sum(step.memory_by_use.values()))}
+def _show_min_times(step: CompiledStep, chip: Chip) -> None:
+    rows = {"attention": step.attention}
     flops, accessed, sent = step.flops, step.bytes_accessed, step.sent_bytes
     if flops and accessed:
         time, rate = flops / chip.flops_per_second, f"{chip.flops_per_second / 1e12:,.0f} TFLOP/s"
@@ -139,7 +126,8 @@ def _min_times(step: CompiledStep, chip: Chip) -> dict[str, str]:
         rows["bytes sent to others"] = f"{format_bytes(sent)}: {1000 * time:,.3g} ms at {rate}"
     if step.kernels:
         rows["kernels"] = f"{step.kernels:,}"
-    return rows | {"compiled in": f"{step.compile_seconds:.0f} s"}
+    rows["compiled in"] = f"{step.compile_seconds:.0f} s"
+    show_table("a step at peak rates", rows)
 
 
 def _with_steps(config: Config, tokenizer_files: Sequence[Path]) -> Config:
