@@ -40,13 +40,11 @@ def compile_step(network: Structure, config: Config, mesh: Mesh) -> jax.stages.C
 
 
 def memory_of_step(network: Structure, config: Config, mesh: Mesh, compiled: jax.stages.Compiled) -> dict[str, int]:
-    """Returns the bytes that each device needs during a step; without ACTIVATIONS if the compiler does not tell."""
-    between_steps = memory_between_steps(network, config, mesh)
-    analysis = compiled.memory_analysis()
-    if analysis is None:
-        return between_steps
+    """Returns the bytes that each device needs during a step, by what they hold."""
+    analysis: Any = compiled.memory_analysis()
     new_outputs = analysis.output_size_in_bytes - analysis.alias_size_in_bytes  # not written over donated inputs
-    return between_steps | {ACTIVATIONS: analysis.temp_size_in_bytes + max(0, new_outputs)}
+    temporary = analysis.temp_size_in_bytes + max(0, new_outputs)
+    return memory_between_steps(network, config, mesh) | {ACTIVATIONS: temporary}
 
 
 @contextlib.contextmanager

@@ -86,8 +86,9 @@ def test_training_step_is_compiled_for_v5e(run, tmp_path):
     assert least < one["flops"] < 1.5 * least
     assert one["flops"] / 8 < eight["flops"] < one["flops"] / 2  # each device updates all parameters
     numbers = 1_243_136
-    assert 3 * 4 * numbers < one["argument_bytes"] < 3 * 4 * numbers + 2e5  # parameters, moments and the batch
-    assert 0 < one["temporary_bytes"] < 50e6
+    memory = one["memory_by_use"]
+    assert 3 * 4 * numbers < memory["parameters"] + memory["optimizer"] + memory["batch"] < 3 * 4 * numbers + 2e5
+    assert 0 < memory["activations and gradients"] < 50e6
     assert 6 * 4 * numbers < one["bytes_accessed"] < 1e9  # parameters and moments are read and written once
     shown = table_rows(done.stdout)
     assert shown["operations"] == f"{eight['flops']:.3g}: {eight['flops'] / 197e9:.3g} ms at 197 TFLOP/s"

@@ -2,8 +2,10 @@
 
 import re
 
-COSTS = {"flops", "bytes_accessed", "argument_bytes", "temporary_bytes"}
-JSON_KEYS = {*COSTS, "device_memory_bytes", "fits", "kernels", "compile_seconds", "compiled_for", "attention"}
+JSON_KEYS = {
+    *("compiled_for", "attention", "mesh", "dtype", "memory_by_use", "device_memory_bytes", "fits", "shortage"),
+    *("compile_seconds", "flops", "bytes_accessed", "sent_bytes", "kernels"),
+}
 
 
 def table_rows(printed: str) -> dict[str, str]:

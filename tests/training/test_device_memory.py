@@ -125,7 +125,8 @@ def test_dry_run_simulates_devices_that_are_not_available(toy, run, tmp_path):
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert set(figures) == JSON_KEYS
     assert figures["fits"] is figures["device_memory_bytes"] is None
-    assert 4 * 4 * on_each < figures["argument_bytes"] < 4 * 4 * on_each + 5e3  # and the batch
+    bytes_of = figures["memory_by_use"]
+    assert sum(bytes_of.values()) - bytes_of["activations and gradients"] - bytes_of["batch"] == 4 * 4 * on_each + 4
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from lingua_flax.training.step import loss_block_size
 
 
 class CompiledStep(NamedTuple):
-    """The figures of a compiled training step for each device; those that are not known are None."""
+    """What is known of a compiled training step, for each device; what is not known is None."""
 
     compiled_for: str  # the topology, or the number and kind of the devices
     attention: str  # "plain" or "fused"
@@ -34,8 +34,6 @@ class CompiledStep(NamedTuple):
     compile_seconds: float | None = None
     flops: float | None = None
     bytes_accessed: float | None = None  # in the device's main memory
-    argument_bytes: int | None = None
-    temporary_bytes: int | None = None  # that the step needs in addition to its arguments
     sent_bytes: float | None = None  # to other devices
     kernels: int | None = None  # of a GPU
     fits: bool | None = None
@@ -90,8 +88,7 @@ def _with_figures(step: CompiledStep, network: Structure, config: Config, mesh: 
         shortage = str(error).splitlines()[0].partition(": ")[2]
         return step._replace(compile_seconds=time.monotonic() - started, fits=False, shortage=shortage)
     seconds = time.monotonic() - started
-    memory, analysis = memory_of_step(network, config, mesh, compiled), compiled.memory_analysis()
-    text = compiled.as_text() or ""
+    memory, text = memory_of_step(network, config, mesh, compiled), compiled.as_text() or ""
     kernels, accessed = read_program(text)
     return step._replace(
         kernels=kernels if mesh.devices.flat[0].platform == "gpu" else None,
@@ -99,8 +96,6 @@ def _with_figures(step: CompiledStep, network: Structure, config: Config, mesh: 
         compile_seconds=seconds,
         flops=_flops(compiled, config, vocab_size, mesh),
         bytes_accessed=accessed,
-        argument_bytes=analysis.argument_size_in_bytes if analysis else None,
-        temporary_bytes=analysis.temp_size_in_bytes if analysis else None,
         sent_bytes=sent_bytes_of(text, mesh.size) if mesh.size > 1 else 0.0,
         fits=None if step.device_memory_bytes is None else sum(memory.values()) <= step.device_memory_bytes,
     )

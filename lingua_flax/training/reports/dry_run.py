@@ -29,7 +29,6 @@ from lingua_flax.training.schedule import steps_of_run
 # The share of target positions that hold a token, assumed for a run that has not begun: packing fills about 98% of the
 # positions on the longer side and fewer on the other (measured: docs/results/index.md).
 ASSUMED_REAL_TOKENS = 0.95
-ONLY_PRINTED = ("mesh", "dtype", "memory_by_use", "sent_bytes", "shortage")  # not in the JSON file
 log = logging.getLogger(__name__)
 
 
@@ -53,8 +52,7 @@ def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float 
         config = _with_steps(config, files)
     _show_length(config, sizes[1], math.prod(step.mesh.values()), workdir, tokens_per_second)
     if json_file:
-        content = {name: value for name, value in step._asdict().items() if name not in ONLY_PRINTED}
-        json_file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        json_file.write_text(json.dumps(step._asdict(), indent=1) + "\n", encoding="utf-8")
 
 
 # Labels of an embedding that is shared, by model.tied_embeddings.
