@@ -4,20 +4,13 @@ S source or key positions, T target or query positions, D model width, N heads, 
 """
 
 import dataclasses
-import functools
-from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-import jax
 import numpy as np
-from flax import nnx
 from pydantic import StrictInt
 
 from lingua_flax.host.errors import UserError
-from lingua_flax.inspection.observation import forward_inputs, run_program
-from lingua_flax.model.transformer import AttentionSublayers, Transformer
-from lingua_flax.translation.decoding import mask_special_tokens
-from lingua_flax.translation.translator import Translator
+from lingua_flax.inspection.observation import Observation
 
 Attention = Literal["encoder", "decoder", "cross"]
 
@@ -48,27 +41,25 @@ class Explanation(NamedTuple):
     place: Place
     norm: Literal["pre", "post"]
     vectors: dict[str, np.ndarray]
-    logits: np.ndarray  # of the token that the decoder writes next, [V]; nothing for the encoder
 
     def as_json(self) -> dict[str, Any]:
-        """Returns a JSON object in which vectors are lists of numbers with six digits; `logits` are left out."""
+        """Returns a JSON object in which vectors are lists of numbers with six digits."""
         rounded = np.vectorize(lambda number: number if isinstance(number, np.bool_) else float(f"{number:.6g}"))
         vectors = {name: rounded(array).tolist() for name, array in self.vectors.items()}
         return dataclasses.asdict(self.place) | {"norm": self.norm} | vectors
 
 
-def explain(
-    translator: Translator, source: Sequence[int], target: Sequence[int], masked: Sequence[int], place: Place
-) -> Explanation:
-    """Returns what a head computes at a query; raises UserError if there is none. Arguments as of `observe`."""
-    queries = len(source) if place.attention == "encoder" else len(target)
+def explain(observed: Observation, place: Place, norm: Literal["pre", "post"]) -> Explanation:
+    """Returns what a head computes at a query in an observed forward pass; raises UserError if there is no such query.
+
+    `norm` is that of the network.
+    """
+    queries = len(observed.source if place.attention == "encoder" else observed.target)
     if not 0 <= place.query < queries:
         raise UserError(f"a query must be from 0 to {queries - 1}")
-    visible, read_source, read, _ = forward_inputs(translator, source, target, masked)
-    sublayers, hidden, logits = run_program(_forward, translator, visible, read_source, read)
-    sublayer, memory = getattr(sublayers, place.attention)[place.layer], sublayers.memory
+    sublayer, memory = getattr(observed.sublayers, place.attention)[place.layer], observed.sublayers.memory
     attention, head, query = sublayer.attention, place.head, place.query
-    keys = len(target) if place.attention == "decoder" else len(source)
+    keys = len(observed.target if place.attention == "decoder" else observed.source)
     vectors = {
         "stream": sublayer.before[0, query],
         "read": sublayer.read[0, query],
@@ -83,17 +74,6 @@ def explain(
     }
     vectors = {name: array.astype(np.float32) for name, array in vectors.items()}
     vectors["mask"] = attention.mask[0, 0, query, :keys]
-    if place.attention == "encoder":
-        return Explanation(place, translator.config.norm, vectors, np.zeros(0))
-    vectors["hidden"] = hidden[0, query].astype(np.float32)
-    return Explanation(place, translator.config.norm, vectors, logits[0, query])
-
-
-@functools.partial(jax.jit, static_argnames="graphdef")
-def _forward(
-    params: Any, visible: jax.Array, source: jax.Array, read: jax.Array, *, graphdef: nnx.GraphDef
-) -> tuple[AttentionSublayers, jax.Array, jax.Array]:
-    """Returns what all attentions compute, the decoder's output, and logits."""
-    model: Transformer = nnx.merge(graphdef, params)
-    hidden, sublayers = model.hidden_states(source, read, source_segments=visible)
-    return sublayers, hidden, mask_special_tokens(model.logits(hidden))
+    if place.attention != "encoder":
+        vectors["hidden"] = observed.hidden[0, query].astype(np.float32)
+    return Explanation(place, norm, vectors)

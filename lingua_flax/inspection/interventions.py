@@ -80,10 +80,11 @@ class Inspection(NamedTuple):
 
         explanation: dict[str, Any] | None = None
         if self.explanation:
-            place, logits = self.explanation.place, self.explanation.logits
-            best = observed.target[place.query].alternatives if len(logits) else []
-            likeliest = [likely(token, p) | {"logit": float(logits[token])} for token, p in best]
-            explanation = {**self.explanation.as_json(), "logits": likeliest}
+            explanation, place = self.explanation.as_json() | {"logits": []}, self.explanation.place
+            if place.attention != "encoder":
+                predicted = observed.target[place.query]
+                best = zip(predicted.alternatives, predicted.logits, strict=True)
+                explanation["logits"] = [likely(*each) | {"logit": logit} for each, logit in best]
         return {
             "text": self.text,
             "translation": protected.restored(self.hypotheses[0].text),
@@ -95,7 +96,7 @@ class Inspection(NamedTuple):
             ],
             "target": [
                 {**likely(token, probability), "word": word, "alternatives": [likely(*each) for each in alternatives]}
-                for (token, probability, alternatives), word in zip(observed.target, _words_of(written), strict=True)
+                for (token, probability, alternatives, _), word in zip(observed.target, _words_of(written), strict=True)
             ],
             "hypotheses": [{"text": protected.restored(own.text), "score": own.score} for own in self.hypotheses],
             "heads_off": list(map(dataclasses.asdict, self.intervention.heads_off)),
@@ -139,7 +140,7 @@ def inspect(
     written = hypotheses[0].tokens
     observation = observe(changed, source, written, intervention.masked)
     beam = _recorded(changed, padded, masked, intervention.prefix, options) if record_beam else None
-    explanation = explain(changed, source, written, intervention.masked, explained) if explained else None
+    explanation = explain(observation, explained, translator.config.norm) if explained else None
     return Inspection(text, intervention, hypotheses, observation, beam, explanation)
 
 

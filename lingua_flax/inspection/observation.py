@@ -16,6 +16,8 @@ from lingua_flax.data.batch import bucket_lengths, pad_rows
 from lingua_flax.devices.processes import gather_to_host
 from lingua_flax.devices.sharding import put_on_devices, replicated
 from lingua_flax.host.errors import UserError
+from lingua_flax.model.layers import AttentionSublayer
+from lingua_flax.model.transformer import AttentionSublayers
 from lingua_flax.options.special_ids import BOS_ID, PAD_ID
 from lingua_flax.translation.decoding import mask_special_tokens
 from lingua_flax.translation.translator import Translator
@@ -29,6 +31,7 @@ class Prediction(NamedTuple):
     token: int
     probability: float
     alternatives: list[tuple[int, float]]
+    logits: list[float]  # of the alternatives
 
 
 class Observation(NamedTuple):
@@ -42,6 +45,8 @@ class Observation(NamedTuple):
     encoder: np.ndarray
     decoder: np.ndarray  # the keys are the tokens that are read
     cross: np.ndarray
+    sublayers: AttentionSublayers  # with padding, as the next one
+    hidden: np.ndarray  # the decoder's output, [1, padded, D]
 
 
 def source_tokens(translator: Translator, line: str) -> list[int]:
@@ -67,28 +72,19 @@ def observe(
 ) -> Observation:
     """Returns what the network computes while it writes a translation, if no layer attends to `masked` positions."""
     s, t = len(source), len(target)
-    inputs = forward_inputs(translator, source, target, masked)
-    chosen, best, tokens, (encoder, decoder, cross) = run_program(_predictions, translator, *inputs)
-    predictions = [
-        Prediction(token, float(own), [(int(i), float(p)) for i, p in zip(ids, likeliest, strict=True)])
-        for token, own, likeliest, ids in zip(target, chosen, best, tokens, strict=False)  # padding follows
-    ]
-    encoder = _without_padding(encoder, s, s)
-    encoder[:, :, list(masked)] = 0.0  # nothing reads what these positions compute
-    return Observation(
-        list(source), predictions, encoder, _without_padding(decoder, t, t), _without_padding(cross, t, s)
-    )
-
-
-def forward_inputs(
-    translator: Translator, source: Sequence[int], target: Sequence[int], masked: Sequence[int]
-) -> list[np.ndarray]:
-    """Returns the padded inputs of a forward pass, [1, length]: visible positions, source, tokens read and written."""
-    length = padded_length(translator, max(len(source), len(target)))
-    inputs = [pad_rows([ids], 1, length) for ids in (source, [BOS_ID, *target[:-1]], target)]
-    visible = (inputs[0] != PAD_ID).astype(np.int32)
+    length = padded_length(translator, max(s, t))
+    padded = [pad_rows([ids], 1, length) for ids in (source, [BOS_ID, *target[:-1]], target)]
+    visible = (padded[0] != PAD_ID).astype(np.int32)
     visible[0, list(masked)] = 0
-    return [visible, *inputs]
+    predicted, sublayers, hidden = run_program(_forward, translator, visible, *padded)
+    predictions = [
+        Prediction(token, float(own), list(zip(ids.tolist(), best.tolist(), strict=True)), logits.tolist())
+        for token, own, ids, best, logits in zip(target, *predicted, strict=False)  # padding follows
+    ]
+    encoder = _weights(sublayers.encoder, s, s)
+    encoder[:, :, list(masked)] = 0.0  # nothing reads what these positions compute
+    decoder, cross = _weights(sublayers.decoder, t, t), _weights(sublayers.cross, t, s)
+    return Observation(list(source), predictions, encoder, decoder, cross, sublayers, hidden)
 
 
 def run_program(program: Callable[..., Any], translator: Translator, *inputs: np.ndarray | np.generic) -> Any:
@@ -98,18 +94,22 @@ def run_program(program: Callable[..., Any], translator: Translator, *inputs: np
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")
-def _predictions(
+def _forward(
     params: Any, visible: jax.Array, source: jax.Array, read: jax.Array, written: jax.Array, *, graphdef: nnx.GraphDef
-) -> tuple[jax.Array, jax.Array, jax.Array, list[list[jax.Array]]]:
-    """Returns probabilities of the tokens written [T], those of the likeliest and their ids, and attention weights."""
-    logits, sublayers = nnx.merge(graphdef, params)(source, read, source_segments=visible)
-    stacks = sublayers.encoder, sublayers.decoder, sublayers.cross
-    weights = [[sublayer.attention.weights for sublayer in stack] for stack in stacks]
-    probabilities = jax.nn.softmax(mask_special_tokens(logits)[0])
+) -> tuple[tuple[jax.Array, ...], AttentionSublayers, jax.Array]:
+    """Returns what is predicted, what all attentions compute, and the decoder's output.
+
+    Predicted are the probabilities of the tokens written [T], and ids, probabilities and logits of the likeliest.
+    """
+    model = nnx.merge(graphdef, params)
+    hidden, sublayers = model.hidden_states(source, read, source_segments=visible)
+    logits = mask_special_tokens(model.logits(hidden))[0]
+    probabilities = jax.nn.softmax(logits)
     chosen = jnp.take_along_axis(probabilities, written[0, :, None], axis=-1)[:, 0]
-    return chosen, *jax.lax.top_k(probabilities, min(NUM_ALTERNATIVES, probabilities.shape[-1])), weights
+    best, tokens = jax.lax.top_k(probabilities, min(NUM_ALTERNATIVES, probabilities.shape[-1]))
+    return (chosen, tokens, best, jnp.take_along_axis(logits, tokens, axis=-1)), sublayers, hidden
 
 
-def _without_padding(layers: Sequence[Any], queries: int, keys: int) -> np.ndarray:
-    """Returns the weights [1, N, padded, padded] of each layer as [layers, N, queries, keys]."""
-    return np.stack([layer[0, :, :queries, :keys] for layer in layers])
+def _weights(stack: Sequence[AttentionSublayer], queries: int, keys: int) -> np.ndarray:
+    """Returns the weights of each layer without padding, [layers, N, queries, keys]."""
+    return np.stack([sublayer.attention.weights[0, :, :queries, :keys] for sublayer in stack])
