@@ -112,4 +112,4 @@ def _forward(
 
 def _weights(stack: Sequence[AttentionSublayer], queries: int, keys: int) -> np.ndarray:
     """Returns the weights of each layer without padding, [layers, N, queries, keys]."""
-    return np.stack([sublayer.attention.weights[0, :, :queries, :keys] for sublayer in stack])
+    return np.stack([np.asarray(sublayer.attention.weights)[0, :, :queries, :keys] for sublayer in stack])
