@@ -3,8 +3,11 @@
 from lingua_flax.options.schema import ModelConfig
 
 
-def forward_flops(config: ModelConfig, target_vocab_size: int, source_length: int, target_length: int) -> int:
-    """Returns the operations of a forward pass over one row of the given lengths; padded and masked positions count."""
+def training_flops(config: ModelConfig, target_vocab_size: int, source_length: int, target_length: int) -> int:
+    """Returns the operations over one row of a forward pass and of a backward pass, with two products for each.
+
+    The row has the given lengths; padded and masked positions count.
+    """
     s, t, d, f = source_length, target_length, config.embed_dim, config.mlp_dim
 
     def attention(queries: int, keys: int) -> int:
@@ -16,9 +19,4 @@ def forward_flops(config: ModelConfig, target_vocab_size: int, source_length: in
 
     encoder = config.num_encoder_layers * (attention(s, s) + feed_forward(s))
     decoder = config.num_decoder_layers * (attention(t, t) + attention(t, s) + feed_forward(t))
-    return encoder + decoder + 2 * t * d * target_vocab_size
-
-
-def training_flops(config: ModelConfig, target_vocab_size: int, source_length: int, target_length: int) -> int:
-    """Returns the operations of a forward pass and a backward pass, with two products for each, over one row."""
-    return 3 * forward_flops(config, target_vocab_size, source_length, target_length)
+    return 3 * (encoder + decoder + 2 * t * d * target_vocab_size)

@@ -78,10 +78,6 @@ class Learner:
         """Returns the shapes of the items of a checkpoint."""
         return checkpoint_items(jax.eval_shape(self._initial_state, self._inherited))
 
-    def checkpoint_items(self) -> tuple[Any, Any]:
-        """Returns the state as the items of a checkpoint."""
-        return checkpoint_items(self.state)
-
     def set_decay(self, decay: Decay | None) -> None:
         """Sets the decay of the "wsd" schedule; another schedule has none."""
         if decay is not None:

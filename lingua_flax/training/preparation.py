@@ -1,19 +1,13 @@
 """Preparation of a training run: everything is created and checked before anything is written to the workdir."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from lingua_flax.data.corpora.corpus import Corpus
 from lingua_flax.data.known_words import KnownWords, known_words
-from lingua_flax.data.packing import Planner
-from lingua_flax.data.tokenizer import Tokenizer
-from lingua_flax.data.training_batches import TrainingBatches
-from lingua_flax.data.training_data import open_training_data
+from lingua_flax.data.training_data import TrainingData, open_training_data
 from lingua_flax.evaluation.bleu import bleu_tokenizer
 from lingua_flax.options.schema import Config
 from lingua_flax.runs.checkpoint import saved_steps
@@ -28,23 +22,13 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Preparation:
-    """The prepared inputs of a training run."""
+class Preparation(TrainingData):
+    """The prepared inputs of a training run: its data, with the warm-up of the config in steps, and what follows."""
 
-    config: Config  # resolved, with the warm-up in steps
-    corpus: Corpus  # that of [data], which provides the validation and test splits
-    tokenizer: Tokenizer  # with the tag of the target language if data.tag_target is set
-    tokenizer_models: Sequence[bytes]  # serialized: one model, or one for each side
     words: KnownWords | None  # of the training text, and of that of training.init_from; None if the run resumes
-    planner: Planner
-    fingerprints: Mapping[str, str]  # digests of data and tokenizer, which a checkpoint must match to be resumed
     num_steps: int
     inherited: Mapping[str, Any]  # parameters copied from another run, by path
     several_sentences: float  # share of the training sources with more than one sentence, of a sample
-
-    def batches(self, kept: np.ndarray | None = None) -> TrainingBatches:
-        """Returns the training batches from the beginning, with the rows `kept` by this process, by default all."""
-        return TrainingBatches(self.planner, self.config.rows_per_batch, kept)
 
     def validation_set(self) -> ValidationSet:
         """Returns the validation split, tokenized; empty if the config or the corpus has no validation.
@@ -75,12 +59,11 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     num_steps = steps_of_run(config, data)
     return Preparation(
         config=with_warmup_steps(config, num_steps, workdir),
-        corpus=data.corpus,
+        corpora=data.corpora,
         tokenizer=data.tokenizer,
         tokenizer_models=data.tokenizer_models,
-        words=words,
         planner=data.planner,
-        fingerprints=data.fingerprints,
+        words=words,
         num_steps=num_steps,
         inherited=inherited,
         several_sentences=share_of_several_sentences(data),

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, Self
 
 from rich.markup import escape
@@ -81,7 +82,7 @@ class Recorder:
         self._bar.update(self._task, completed=step, status=status)
         is_due = step % self._config.training.log_every == 0 or step == self._num_steps
         if is_due and not self._bar.console.is_terminal:
-            left = _duration((self._num_steps - step) * last["tokens"] / rate if rate else 0.0)
+            left = timedelta(seconds=round((self._num_steps - step) * last["tokens"] / rate if rate else 0.0))
             message = "step %d/%d  %s  learning rate %.2e  %s left"
             log.info(message, step, self._num_steps, status, last["learning_rate"], left)
 
@@ -142,8 +143,3 @@ def show_table(title: str, rows: dict[str, str]) -> None:
     for name, value in rows.items():
         table.add_row(name, value)
     print_table(table)
-
-
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

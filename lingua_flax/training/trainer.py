@@ -11,7 +11,7 @@ import jax
 from jax.sharding import Mesh
 
 from lingua_flax.data.corpora.held_out_splits import held_out_sources
-from lingua_flax.data.training_batches import TrainingBatch
+from lingua_flax.data.training_batches import TrainingBatch, TrainingBatches
 from lingua_flax.devices.mesh import check_divides, make_mesh
 from lingua_flax.devices.platform import computing
 from lingua_flax.devices.processes import (
@@ -38,6 +38,7 @@ from lingua_flax.training.learner import Learner
 from lingua_flax.training.preparation import Preparation, prepare
 from lingua_flax.training.progress import Plan, Progress
 from lingua_flax.training.recorder import OnMetrics, Recorder, show_table
+from lingua_flax.training.state import checkpoint_items
 from lingua_flax.training.validation import ValidationSet, validate, warm_up
 
 MAX_SKIPPED = 3  # consecutive steps with a non-finite loss or gradient that stop the run
@@ -110,7 +111,7 @@ class Trainer:
         self._prepared, self._validation_set, self.learner = prepared, validation_set, learner
         self._workdir, self._meter, self._signals, self._on_metrics = workdir, meter, signals, on_metrics
         self.plan = Plan(prepared.config, prepared.num_steps, bool(validation_set))
-        self.batches = prepared.batches(learner.local_rows)
+        self.batches = TrainingBatches(prepared.planner, prepared.config.rows_per_batch, learner.local_rows)
         self._saved = SavedRun(workdir, prepared.config.training.keep_checkpoints)
         self.progress = self._restore_or_initialize()
         learner.set_decay(self.plan.decay(self.progress))
@@ -241,7 +242,7 @@ class Trainer:
         if self.progress.step or self._prepared.inherited:
             position, attention = self.batches.state(), self.learner.attention
             metadata = checkpoint_metadata(self._prepared, self.progress, position, attention)
-            self._saved.save(*self.learner.checkpoint_items(), metadata)
+            self._saved.save(*checkpoint_items(self.learner.state), metadata)
 
     def _compare_validations(self) -> None:
         """Forgets the best validation so far if it was one of another set; without validations, it stays the best."""

@@ -133,6 +133,6 @@ def test_a_run_trains_on_changed_pairs(tmp_path):
     config = read_config(write_corpus(tmp_path))
     data = config.data.model_copy(update={"augment": AugmentConfig(no_final_punctuation=0.5)})
     prepared = prepare(config.model_copy(update={"data": data}), tmp_path / "w")
-    targets = [target for _, target in pairs_in(next(prepared.batches()).rows)]
+    targets = [target for _, target in pairs_in(next(TrainingBatches(prepared.planner, config.rows_per_batch)).rows)]
     changed = [not text.endswith("!") for text in prepared.tokenizer.decode_target(targets)]
     assert 0.3 < np.mean(changed) < 0.7
