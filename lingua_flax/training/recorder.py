@@ -12,7 +12,6 @@ from rich.table import Table
 
 from lingua_flax.host.figures import save_figure
 from lingua_flax.host.terminal import console_for_progress, print_table
-from lingua_flax.options.config_files import as_json, flat
 from lingua_flax.options.schema import Config
 from lingua_flax.runs.learning_curves import Curves, draw_curves
 from lingua_flax.runs.workdir import Workdir
@@ -53,8 +52,7 @@ class Recorder:
         self._curves, self._bleu_description = Curves(logged_lines), bleu_description
         self._events = None
         if config.training.tensorboard:
-            options = flat(as_json(config))
-            self._events = EventFiles(workdir.path, logged_lines, first_step, options)
+            self._events = EventFiles(workdir.path, logged_lines, first_step)
         console, times = console_for_progress(), (TimeElapsedColumn(), TimeRemainingColumn())
         columns = ("step", MofNCompleteColumn(), BarColumn(), "{task.fields[status]}", *times)
         self._bar = Progress(*columns, console=console, disable=console.quiet)
