@@ -84,7 +84,7 @@ class Stage:
 
     @property
     def name(self) -> str:
-        output = "--workdir" if self.command[0] == "train" else "--output"
+        output = {"train": "--workdir", "compare": "--json"}.get(self.command[0], "--output")
         return self.command[self.command.index(output) + 1].partition("/")[0]
 
     @property
@@ -242,10 +242,11 @@ def _measure(baseline: Stage) -> tuple[float, float, float]:
 
 def write_report(given: BuildCommand) -> None:
     """Writes report.md: what was cleaned, how well and how fast the networks translate, and how to use them."""
-    names = ("clean/report.json", "baseline_scores/scores.json", "student_scores/scores.json")
-    clean, baseline, student = (json.loads((given.workdir / name).read_text(encoding="utf-8")) for name in names)
+    names = ("clean/report.json", "baseline_scores/scores.json", "student_scores/scores.json", "comparison/scores.json")
+    clean, baseline, student, compared = (json.loads((given.workdir / name).read_text("utf-8")) for name in names)
+    (metrics,) = compared["metrics"].values()  # of the test set
     reasons = [f"| left out, {name} | {found['pairs']:,} |" for name, found in clean["left_out"].items()]
     reasons += [f"| mended, {name} | {found['pairs']:,} |" for name, found in clean["mended"].items()]
-    more = {"cleaned": "\n".join(reasons), "baseline": baseline, "student": student}
-    report = (TEMPLATES / "report.md").read_text(encoding="utf-8").format(**clean | student | given.model_dump() | more)
+    more = {"cleaned": "\n".join(reasons), "baseline": baseline, "student": student, **metrics}
+    report = (TEMPLATES / "report.md").read_text(encoding="utf-8").format(**clean | given.model_dump() | more)
     write_atomically(given.workdir / "report.md", report.encode())

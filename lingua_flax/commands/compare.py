@@ -1,4 +1,4 @@
-"""The command compare: the runs of a system and of a baseline -> means over seeds, and whether they differ."""
+"""The command compare: runs, or translations, of a system and of a baseline -> scores, and whether they differ."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import dataclasses
 import functools
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from lingua_flax.commands.evaluate import EvaluateCommand, read_lines_to_score
+from lingua_flax.data.text_files import check_aligned, read_lines
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.figures import FORMATS, save_figure
 from lingua_flax.host.files import check_distinct_files, check_writable
 from lingua_flax.host.terminal import progress_bar
 from lingua_flax.options import schema
-from lingua_flax.options.command_line import Positional, build, parse, refuse
+from lingua_flax.options.command_line import Given, Positional, build, parse, refuse
 from lingua_flax.options.config_files import differing_options, read_workdir_config
 
 if TYPE_CHECKING:
@@ -33,9 +34,11 @@ class CompareCommand(schema.CheckpointOptions, schema.DecodingOptions):
     """Options of the command compare."""
 
     runs: Positional
-    """Workdirs of the runs of a system, which differ in their seed."""
+    """Workdirs of the runs of a system, which differ in their seed; or text files with translations by it."""
     baseline: tuple[Path, ...] = ()
-    """Workdirs of the runs of another system, to compare with."""
+    """The same of another system, to compare with."""
+    baseline_beam_size: schema.PositiveInt | None = None
+    """Beam size of the runs of the baseline; by default beam_size."""
     names: tuple[str, ...] = ("system", "baseline")
     """What to call the two systems."""
     split: tuple[str, ...] = ("test",)
@@ -54,28 +57,46 @@ class CompareCommand(schema.CheckpointOptions, schema.DecodingOptions):
     evaluation: schema.EvaluationConfig = schema.EvaluationConfig()
     devices: schema.ComputeConfig = schema.ComputeConfig()
 
-    @property
-    def systems(self) -> dict[str, tuple[Path, ...]]:
-        """The workdirs of each system, by its name."""
-        return dict(zip(self.names, filter(None, (self.runs, self.baseline)), strict=False))
-
 
 DESCRIPTION = "Compares the runs of two systems over seeds and sentences, or summarizes those of one."
-OWN = ("runs", "baseline", "names", "split", "csv", "json", "plot")  # not options of lingua-flax evaluate
+OWN = ("runs", "baseline", "baseline_beam_size", "names", "split", "csv", "json", "plot")  # not those of evaluate
 FEW_RUNS = 5  # a rule of thumb: the mean of fewer is known to no better than half a standard deviation
-Evaluations = Mapping[Path, EvaluateCommand]  # by workdir: how its splits, or --source, are evaluated
+
+Member = EvaluateCommand | Path  # of a system: a run, and how it translates; or a file of translations
+Systems = Mapping[str, Sequence[Member]]  # by name
 
 
-def read_options(argv: Sequence[str]) -> tuple[CompareCommand, Evaluations]:
+def read_options(argv: Sequence[str]) -> tuple[CompareCommand, Systems]:
     """Parses the command line, as `EvaluateCommand.read` does."""
     given = parse(CompareCommand, argv, DESCRIPTION)
-    config = read_workdir_config(Path(given["runs"][0]))
+    paths = tuple(map(Path, [*given["runs"], *given.get("baseline", ())]))
+    workdirs = [path for path in paths if not path.is_file()]
+    if not workdirs:
+        raise UserError(
+            f"{paths[0]}: a file, like all others; one must be the workdir of a run, whose corpus is scored"
+        )
+    config = read_workdir_config(workdirs[0])
     sections = {"data": config.data, "evaluation": config.evaluation, "devices": config.devices.compute}
     options = build(CompareCommand, given, **sections)
-    workdirs = [*options.runs, *options.baseline]
-    resolved = [workdir.resolve() for workdir in workdirs]
-    if repeated := next((workdir for workdir in workdirs if resolved.count(workdir.resolve()) > 1), None):
-        raise UserError(f"{repeated} is given twice; each run counts once")
+    _check(options, given, set(paths).difference(workdirs))
+    shared = {name: value for name, value in given.items() if name not in OWN}
+
+    def member(path: Path, beam_size: int) -> Member:
+        run = {"workdir": str(path), "beam_size": beam_size}
+        return EvaluateCommand.resolve(shared | run) if path in workdirs else path
+
+    beam_sizes = (options.beam_size, options.baseline_beam_size or options.beam_size)
+    sides = zip(options.names, (options.runs, options.baseline), beam_sizes, strict=False)
+    return options, {name: [member(path, beam_size) for path in side] for name, side, beam_size in sides if side}
+
+
+def _check(options: CompareCommand, given: Given, files: Collection[Path]) -> None:
+    """Raises UserError if options contradict each other, or the translations in files."""
+    sides = (options.runs, options.baseline)
+    for distinct in sides if options.baseline_beam_size else (sum(sides, ()),):
+        resolved = [path.resolve() for path in distinct]
+        if repeated := next((path for path in distinct if resolved.count(path.resolve()) > 1), None):
+            raise UserError(f"{repeated} is given twice; each run counts once")
     wanted = 2 if options.baseline else 1
     if "names" in given and not len(options.names) == len(set(options.names)) == wanted:
         raise UserError(f"--names: there must be {wanted}, all different, got {', '.join(options.names)}")
@@ -83,18 +104,20 @@ def read_options(argv: Sequence[str]) -> tuple[CompareCommand, Evaluations]:
         raise UserError(f"--plot {options.plot}: the name must end in {' or '.join(FORMATS)}")
     if options.source:
         refuse(given, ["split"], "with --source; leave it out")
+    if not set(options.baseline).difference(files):
+        refuse(given, ["baseline_beam_size"], "without a run as --baseline")
+    if files and len(options.split) > 1:
+        raise UserError("--split must be one, since a file has the translations of one split")
     written = (options.csv_file, options.json_file, options.plot)
-    check_distinct_files(read=(options.source, *options.reference), written=written)
-    shared = {name: value for name, value in given.items() if name not in OWN}
-    return options, {workdir: EvaluateCommand.resolve(shared | {"workdir": str(workdir)}) for workdir in workdirs}
+    check_distinct_files(read=(options.source, *options.reference, *files), written=written)
 
 
 def compare(argv: Sequence[str]) -> None:
     """Runs the command."""
-    options, evaluations = read_options(argv)
+    options, systems = read_options(argv)
     for path in filter(None, (options.csv_file, options.json_file, options.plot)):
         check_writable(path)
-    report = evaluate_systems(options, evaluations)
+    report = evaluate_systems(options, systems)
     print("\n".join(report.markdown()))
     if options.csv_file:
         rows = list(report.rows())
@@ -108,41 +131,58 @@ def compare(argv: Sequence[str]) -> None:
         from lingua_flax.runs.learning_curves import Curves, draw_curves
         from lingua_flax.runs.workdir import Workdir
 
-        systems = options.systems.items()
-        curves = {name: [Curves(Workdir(path).read_metrics()) for path in paths] for name, paths in systems}
+        runs = {name: own for name, members in systems.items() if (own := _runs(members))}
+        curves = {name: [Curves(Workdir(run.workdir).read_metrics()) for run in own] for name, own in runs.items()}
         save_figure(draw_curves(curves), options.plot)
 
 
-def evaluate_systems(options: CompareCommand, evaluations: Evaluations) -> Report:
-    """Scores the translations of all runs; raises UserError if a checkpoint is missing or lines differ."""
+def _runs(members: Iterable[Member]) -> list[EvaluateCommand]:
+    return [member for member in members if isinstance(member, EvaluateCommand)]
+
+
+def evaluate_systems(options: CompareCommand, systems: Systems) -> Report:
+    """Scores all translations; raises UserError if a checkpoint is missing, or lines differ."""
     # Imported here so that invalid options are reported at once.
     from lingua_flax.data.tokenizer import load_tokenizer, model_paths
     from lingua_flax.devices.platform import computing
     from lingua_flax.evaluation.bleu import bleu_tokenizer
     from lingua_flax.evaluation.comparison import Report, score_systems
-    from lingua_flax.runs.checkpoint import identify
-    from lingua_flax.runs.workdir import Workdir
 
-    configs = {path: read_workdir_config(path) for path in evaluations}
-    checkpoints = {path: identify(Workdir(path).checkpoints, options.checkpoint) for path in evaluations}
-    steps = {path: step for path, (step, _) in checkpoints.items()}
-    differing = differing_options({name: [configs[path] for path in paths] for name, paths in options.systems.items()})
-    runs = {
-        name: [{"workdir": str(p), "seed": configs[p].training.seed, "checkpoint_step": steps[p]} for p in paths]
-        for name, paths in options.systems.items()
-    }
-    _warn_about_mistakes(runs, differing)
-    data = _read_data(options.split, evaluations, steps)
+    members = [member for own in systems.values() for member in own]
+    configs = {run.workdir: read_workdir_config(run.workdir) for run in _runs(members)}
+    differing = differing_options({name: [configs[run.workdir] for run in _runs(own)] for name, own in systems.items()})
+    if options.baseline_beam_size not in (None, options.beam_size):
+        beam_sizes = zip(systems, ([options.beam_size], [options.baseline_beam_size]), strict=True)
+        differing["beam_size"] = dict(beam_sizes)
+    described = {name: list(map(_description, own)) for name, own in systems.items()}
+    _warn_about_mistakes(described, differing)
+    data = _read_data(options.split, members)
     with computing(options.devices, schema.ProcessOptions()):
-        texts = {path: _translations(each, data, *checkpoints[path]) for path, each in evaluations.items()}
+        texts = {name: [_translations(member, data) for member in own] for name, own in systems.items()}
     tokenizers = (load_tokenizer(model_paths(path, joint=each.tokenizer.joint)) for path, each in configs.items())
     lowercase = any(tokenizer.lowercase for tokenizer in tokenizers)
     scores = {}
     for number, lines in enumerate(data):
         tokenize = bleu_tokenizer(options.evaluation.tokenize, options.data.target_language, lines.references)
-        of_lines = {name: [texts[path][number] for path in paths] for name, paths in options.systems.items()}
+        of_lines = {name: [each[number] for each in own] for name, own in texts.items()}
         scores[lines.title] = score_systems(of_lines, lines, tokenize=tokenize, lowercase=lowercase)
-    return Report(runs, scores, {lines.title: _note(lines) for lines in data}, differing)
+    return Report(described, scores, {lines.title: _note(lines) for lines in data}, differing)
+
+
+def _description(member: Member) -> dict[str, Any]:
+    if isinstance(member, Path):
+        return {"workdir": str(member), "seed": None, "checkpoint_step": None, "beam_size": None}
+    seed = read_workdir_config(member.workdir).training.seed
+    run = {"workdir": str(member.workdir), "seed": seed, "checkpoint_step": _checkpoint(member)[0]}
+    return run | {"beam_size": member.beam_size}
+
+
+def _checkpoint(run: EvaluateCommand) -> tuple[int, str]:
+    """Returns the step and the digest of a run's checkpoint; raises UserError if it is missing or damaged."""
+    from lingua_flax.runs.checkpoint import identify
+    from lingua_flax.runs.workdir import Workdir
+
+    return identify(Workdir(run.workdir).checkpoints, run.checkpoint)
 
 
 def _warn_about_mistakes(runs: Mapping[str, Sequence[Mapping[str, Any]]], differing: Mapping[str, Any]) -> None:
@@ -151,7 +191,8 @@ def _warn_about_mistakes(runs: Mapping[str, Sequence[Mapping[str, Any]]], differ
         advice = f"below {FEW_RUNS}, means and standard deviations over seeds say little; train with more seeds"
         log.warning("few runs (%s): %s", few, advice)
     for system, own in runs.items():
-        if len({run["seed"] for run in own}) < len(own):
+        seeds = [run["seed"] for run in own if run["seed"] is not None]
+        if len(set(seeds)) < len(seeds):
             log.warning("%s: its runs should differ in training.seed, but some have the same", system)
         for option, values in differing.items():
             if len(values[system]) > 1:
@@ -159,20 +200,23 @@ def _warn_about_mistakes(runs: Mapping[str, Sequence[Mapping[str, Any]]], differ
                 log.warning("%s: its runs should differ in nothing but the seed, but %s is %s", system, option, found)
 
 
-def _read_data(splits: Sequence[str], evaluations: Evaluations, steps: Mapping[Path, int]) -> list[EvaluationSet]:
-    """Reads the splits or the file; raises UserError if they are not the same for all runs, or cannot be read."""
+def _read_data(splits: Sequence[str], members: Sequence[Member]) -> list[EvaluationSet]:
+    """Reads the splits or --source; raises UserError unless all runs have the same, and files as many lines."""
     expected: list[EvaluationSet] = []
-    first, *_ = evaluations
-    if len(into := {each.data.target_language for each in evaluations.values()}) > 1:
+    runs = _runs(members)
+    if len(into := {run.data.target_language for run in runs}) > 1:
         raise UserError(f"the runs translate into {' and '.join(sorted(into))}; scores are comparable only within one")
-    for path, each in evaluations.items():
-        own = [each.model_copy(update={"split": split}) for split in dict.fromkeys(splits)]
-        read = [read_lines_to_score([steps[path]], options) for options in own]
+    for run in runs:
+        step, _ = _checkpoint(run)
+        own = [run.model_copy(update={"split": split}) for split in dict.fromkeys(splits)]
+        read = [read_lines_to_score([step], options) for options in own]
         expected = expected or read
         for wanted, found in zip(expected, read, strict=True):
             if (wanted.sources, wanted.references) != (found.sources, found.references):
                 remedy = "with --source and --reference, all runs translate the same lines"
-                raise UserError(f"{path}: {found.title} is not that of {first}; {remedy}")
+                raise UserError(f"{run.workdir}: {found.title} is not that of {runs[0].workdir}; {remedy}")
+    for file in (member for member in members if isinstance(member, Path)):
+        check_aligned(expected[0].title, expected[0].sources, file, list(read_lines(file)))
     return expected
 
 
@@ -186,15 +230,16 @@ def _note(lines: EvaluationSet) -> str:
     return note
 
 
-def _translations(
-    options: EvaluateCommand, data: Sequence[EvaluationSet], step: int, checkpoint: str
-) -> list[list[str]]:
-    """Returns a run's translations of each split; its network is loaded only if some of them are not kept yet."""
+def _translations(member: Member, data: Sequence[EvaluationSet]) -> list[list[str]]:
+    """Returns the translations of each split; the network is loaded only if some of them are not kept yet."""
+    if isinstance(member, Path):
+        return [list(read_lines(member))]
     from lingua_flax.devices.mesh import make_mesh
     from lingua_flax.devices.platform import available_devices, compute_precision
     from lingua_flax.evaluation.kept_translations import keep
     from lingua_flax.translation.translator import Translator
 
+    options, (step, checkpoint) = member, _checkpoint(member)
     language = options.data.target_language if options.data.tag_target else None
     which = options.checkpoint if options.checkpoint.startswith("average") else str(step)
     mesh = make_mesh(schema.MeshConfig(), available_devices(options.devices.platform))

@@ -39,8 +39,6 @@ class EvaluateCommand(TranslatorCommand):
     .tsv or .jsonl file has sentence pairs, like data.train_source, and needs none."""
     reference: tuple[Path, ...] = ()
     """Text files with one or more reference translations of each line of --source."""
-    compare: Path | None = None
-    """Text file with another system's translations of the same lines; reports whether the difference may be chance."""
     ter: Flag = False
     """Also compute TER, which takes seconds for 1,000 short sentences and longer for long ones."""
     perturb: Flag = False
@@ -73,10 +71,10 @@ class EvaluateCommand(TranslatorCommand):
             if len(self.reference) > 1:
                 raise UserError("--score takes one --reference: it writes one log-probability per line")
             decoding = (name for name in schema.DecodingOptions.model_fields if name != "batch_size")
-            of_translations = ["compare", "ter", "perturb", "evaluation.tokenize", *decoding]
+            of_translations = ["ter", "perturb", "evaluation.tokenize", *decoding]
             refuse(given, of_translations, "with --score, which translates nothing")
         written = (*output_files(self), self.json_file)
-        check_distinct_files(read=(self.source, *self.reference, self.compare), written=written)
+        check_distinct_files(read=(self.source, *self.reference), written=written)
 
 
 def output_files(options: EvaluateCommand) -> list[Path]:
@@ -157,18 +155,14 @@ def score_translations(
     from lingua_flax.evaluation.bleu import bleu_tokenizer
     from lingua_flax.evaluation.evaluate import evaluate, perturbed_scores
 
-    def read() -> tuple[EvaluationSet, list[str] | None, str]:
+    def read() -> tuple[EvaluationSet, str]:
         data = read_lines_to_score(translator.steps, options)
-        tokenize = bleu_tokenizer(options.evaluation.tokenize, options.data.target_language, data.references)
-        baseline = list(read_lines(options.compare)) if options.compare else None
-        if baseline is not None and len(baseline) != (wanted := len(data.sources)):
-            raise UserError(f"{options.compare} has {len(baseline):,} lines, but there are {wanted:,} to translate")
-        return data, baseline, tokenize
+        return data, bleu_tokenizer(options.evaluation.tokenize, options.data.target_language, data.references)
 
-    data, baseline, tokenize = in_all_processes(read)
+    data, tokenize = in_all_processes(read)
     with progress_bar(len(data.sources), "sentences") as advance:
         translations, scores = evaluate(
-            translator, data, options, tokenize=tokenize, baseline=baseline, with_ter=options.ter, after_batch=advance
+            translator, data, options, tokenize=tokenize, with_ter=options.ter, after_batch=advance
         )
     scores["checkpoint"] = options.checkpoint
     if options.ensemble:

@@ -7,7 +7,6 @@ from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.bleu import BLEUScore
-from sacrebleu.significance import PairedTest
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
@@ -83,35 +82,3 @@ def score(
     mean, half = interval._mean, interval._ci  # not available otherwise
     low, high = (min(max(0.0, end), 100.0) for end in (mean - half, mean + half))
     return scores | {"bleu_low": low, "bleu_high": high, "sentences": len(hypotheses)}
-
-
-def compare(
-    hypotheses: Sequence[str],
-    baseline: Sequence[str],
-    *references: Sequence[str],
-    tokenize: str = "13a",
-    lowercase: bool = False,
-) -> dict[str, float | str]:
-    """Returns the scores of a baseline's translations of the same lines, and p-values, by their names in JSON.
-
-    The p-values are estimates of the probability that chance alone produces such a large difference (Koehn 2004), by
-    sacreBLEU's paired bootstrap test. Arguments as for `score`.
-    """
-    metrics = make_metrics(tokenize=tokenize, lowercase=lowercase, with_ter=False)
-    test = PairedTest(
-        [("baseline", list(baseline)), ("system", list(hypotheses))],
-        {"BLEU": metrics["bleu"], "chrF": metrics["chrf"]},
-        list(map(list, references)),
-        test_type="bs",
-        n_samples=BOOTSTRAP_SAMPLES,
-    )
-    columns: Any  # by name: the names of the systems, and the results of each metric
-    signatures, columns = test()
-    (baseline_bleu, bleu), (baseline_chrf, chrf) = columns["BLEU"], columns["chrF2"]
-    return {
-        "baseline_bleu": baseline_bleu.score,
-        "bleu_p_value": bleu.p_value,
-        "baseline_chrf": baseline_chrf.score,
-        "chrf_p_value": chrf.p_value,
-        "compare_signature": str(signatures["BLEU"]),
-    }

@@ -118,7 +118,8 @@ class Report:
             for system, scores in metrics["bleu"].scores.items():
                 for what, score in (("best", max(scores)), ("worst", min(scores))) if len(scores) > 1 else ():
                     run = self.runs[system][scores.index(score)]
-                    yield f"- {what} run of {system}: seed {run['seed']}, {run['workdir']}, BLEU {score:.2f}"
+                    seed = "" if run["seed"] is None else f"seed {run['seed']}, "  # translations in a file have none
+                    yield f"- {what} run of {system}: {seed}{run['workdir']}, BLEU {score:.2f}"
             yield ""
             signatures |= {f"- {LABELS[name]}: `{scores.signature}`": None for name, scores in metrics.items()}
         yield from signatures

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from lingua_flax.data.corpora.corpus import Corpus, FindReadings
 from lingua_flax.data.text_changes import CHANGES, no_final_punctuation
-from lingua_flax.evaluation.bleu import compare, score
+from lingua_flax.evaluation.bleu import score
 from lingua_flax.evaluation.contrast import count_contrast
 from lingua_flax.evaluation.multi30k_protocol import PublishedBLEU, comparability_note
 from lingua_flax.host.terminal import print_table, progress_bar
@@ -56,15 +56,14 @@ def evaluate(
     options: DecodingOptions,
     *,
     tokenize: str = "13a",
-    baseline: Sequence[str] | None = None,
     with_ter: bool = False,
     after_batch: Callable[[int], None] = lambda sentences: None,
 ) -> tuple[list[str], dict[str, Any]]:
     """Translates the sources; returns the translations, and a record by the names in docs/reference/formats.md.
 
     The record has their scores, ignoring case if the model's output is lower case, and how they were decoded, with
-    seconds without compilation. Contrast pairs are counted, and a baseline, another system's translations of the
-    sources, is compared. BLEU uses sacreBLEU's tokenizer `tokenize`; `after_batch` is as for Translator.translate.
+    seconds without compilation. Contrast pairs are counted. BLEU uses sacreBLEU's tokenizer `tokenize`; `after_batch`
+    is as for Translator.translate.
     """
     compile_started = time.monotonic()
     translator.warm_up(data.sources, options)
@@ -73,11 +72,11 @@ def evaluate(
         line.text for line in translator.translate_sentences(data.sources, options, after_batch=after_batch)
     ]
     seconds = time.monotonic() - started
-    lowercase, references, more = translator.tokenizer.lowercase, data.references, data.more_references
-    record = score(translations, references, *more, tokenize=tokenize, lowercase=lowercase, with_ter=with_ter)
+    lowercase, references = translator.tokenizer.lowercase, [data.references, *data.more_references]
+    record = score(translations, *references, tokenize=tokenize, lowercase=lowercase, with_ter=with_ter)
     if data.multi30k:
         metric = PublishedBLEU(data.multi30k[0])
-        published = metric.corpus_score(translations, [references])
+        published = metric.corpus_score(translations, [data.references])
         record |= {"published_bleu": published.score, "published_signature": str(metric.get_signature())}
         record["published_reference_length"] = published.ref_len
     settings = ("temperature", "top_k", "top_p", "seed") if options.temperature else ("beam_size",)
@@ -91,10 +90,8 @@ def evaluate(
     }
     if data.find_readings:
         normalize = str.casefold if lowercase else str
-        normalized = [normalize(line) for line in translations], [normalize(line) for line in references]
+        normalized = [normalize(line) for line in translations], [normalize(line) for line in data.references]
         record |= count_contrast(translator, data.sources, *normalized, data.find_readings, options)
-    if baseline is not None:
-        record |= compare(translations, baseline, references, *more, tokenize=tokenize, lowercase=lowercase)
     return translations, record
 
 
@@ -136,11 +133,6 @@ def print_evaluation(
     if data.multi30k:
         comparable = comparability_note(record["published_reference_length"], *data.multi30k)
         table.add_row("BLEU, published protocol", f"{record['published_bleu']:.2f}", comparable)
-    if "compare_signature" in record:
-        shown = "{:.2f}  (paired bootstrap: p = {:.4f})"
-        bleu = shown.format(record["baseline_bleu"], record["bleu_p_value"])
-        table.add_row("BLEU, baseline", bleu, record["compare_signature"])
-        table.add_row("chrF, baseline", shown.format(record["baseline_chrf"], record["chrf_p_value"]), "")
     for name, scores in record.get("perturbed", {}).items():
         values = "BLEU {bleu:.2f}, chrF {chrf:.2f}".format(**scores)
         table.add_row(f"sources {name.replace('_', ' ')}", values, "without regard to case and final punctuation")

@@ -99,6 +99,10 @@ REFUSED = {
         ("--names: there must be 2, all different, got x, x", "W --baseline none --names x x"),
         ("--plot a.jpg: the name must end in .png or .svg or .pdf", "W --plot a.jpg"),
         ("--split has no effect with --source", "W --split train --source x.tsv"),
+        ("one: a file, like all others; one must be the workdir", "one --baseline two"),
+        ("--split must be one", "one --baseline W --split test train"),
+        ("--baseline-beam-size has no effect without a run as --baseline", "W --baseline one --baseline-beam-size 1"),
+        ("has 37 lines, but one has 1; they must be aligned", "W --baseline one"),
         ("would be used twice", "W --csv x --json x"),
     ],
     "clean": [

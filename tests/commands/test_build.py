@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from lingua_flax.commands import build, clean, distill, evaluate, export, train, translate
+from lingua_flax.commands import build, clean, compare, distill, evaluate, export, train, translate
 from lingua_flax.data.corpora import open_corpus
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.corpora.pair_files import read_pairs
@@ -34,7 +34,7 @@ from tests.helpers.folders import contents
 from tests.processes import digests, finish, start_command, wait_for
 
 STAGES = ["clean", "baseline", "baseline_scores", "reverse", "baseline_2", "reverse_2", "forward_translations"]
-STAGES += ["reverse_translations", "student", "student_scores", "ctranslate2", "html", "safetensors"]
+STAGES += ["reverse_translations", "student", "student_scores", "comparison", "ctranslate2", "html", "safetensors"]
 
 
 def write_pairs(folder: Path, pairs: Sequence[tuple[str, str]] = (("one two", "un deux"),)) -> list[str]:
@@ -146,8 +146,11 @@ COMMANDS: dict[str, type[Section]] = {
     "clean": clean.CleanCommand,
     "train": train.TrainCommand,
     "evaluate": evaluate.EvaluateCommand,
+    "compare": compare.CompareCommand,
+    "distill": distill.DistillCommand,
+    "export": export.ExportCommand,
+    "translate": translate.TranslateCommand,
 }
-COMMANDS |= {"distill": distill.DistillCommand, "export": export.ExportCommand, "translate": translate.TranslateCommand}
 
 
 def cleaned(folder: Path, target_language: str, pairs: Iterable[tuple[str, str]]) -> build.BuildCommand:

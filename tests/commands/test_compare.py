@@ -12,7 +12,7 @@ import pytest
 from lingua_flax.commands.compare import _warn_about_mistakes
 from lingua_flax.evaluation.kept_translations import keep
 
-GREEDY = ["--beam-size", 1]
+BEAMS = ["--beam-size", 2, "--baseline-beam-size", 1]
 SEEDS = {"a1": 1, "a2": 2, "b1": 1, "b2": 2}
 
 
@@ -48,7 +48,7 @@ def compared(runs, succeed, tmp_path_factory):
     """Returns the completed command, its JSON, its CSV and the picture."""
     folder = tmp_path_factory.mktemp("compared")
     outputs = [folder / f"out.{ending}" for ending in ("json", "csv", "svg")]
-    options = ["--names", "new", "old", "--split", "test", "validation", *GREEDY]
+    options = ["--names", "new", "old", "--split", "test", "validation", *BEAMS]
     done = succeed(
         *["compare", runs / "a1", runs / "a2", "--baseline", runs / "b1", runs / "b2", *options],
         *["--json", outputs[0], "--csv", outputs[1], "--plot", outputs[2]],
@@ -66,13 +66,15 @@ def test_every_run_has_the_scores_that_evaluate_gives(compared, succeed, tmp_pat
     ]
     for row in (rows[1], rows[6]):
         split, scores = row["data"].split()[-1], tmp_path / "scores.json"
-        succeed("evaluate", "--workdir", row["workdir"], "--split", split, *GREEDY, "--ter", "--json", scores)
+        options = ["--split", split, "--beam-size", row["beam_size"], "--ter", "--json", scores]
+        succeed("evaluate", "--workdir", row["workdir"], *options)
         expected = json.loads(scores.read_text())
         assert int(row["checkpoint_step"]) == expected["checkpoint_step"]
         for name in ("bleu", "bleu_lowercase", "chrf", "ter"):
             assert float(row[name]) == pytest.approx(expected[name])
             assert content["metrics"][row["data"]][name]["signature"] == expected[f"{name}_signature"]
     assert len({row["bleu"] for row in rows[:3]}) == 3
+    assert [row["beam_size"] for row in rows[:4]] == ["2", "2", "1", "1"]
 
 
 def test_means_and_significance_are_those_of_the_rows(compared):
@@ -98,7 +100,8 @@ def test_means_and_significance_are_those_of_the_rows(compared):
 def test_options_that_differ_and_mistakes_are_told(compared, caplog):
     done, content, _, _ = compared
     assert "| training.num_steps | 347 | 348 |" in done.stdout
-    assert content["options"] == {"training.num_steps": {"new": [347], "old": [348]}}
+    differing = {"training.num_steps": {"new": [347], "old": [348]}, "beam_size": {"new": [2], "old": [1]}}
+    assert content["options"] == differing
     assert "should differ" not in done.stderr
     assert "few runs (new: 2, old: 2): below 5, means and standard deviations over seeds say little" in done.stderr
     seeds = {"five": range(5), "same": [1, 1]}
@@ -120,16 +123,16 @@ def test_nothing_is_translated_twice(compared, runs, succeed, refused, tmp_path)
         for params in (tmp_path / name / "checkpoints").glob("*/params"):
             shutil.rmtree(params)
     workdirs = [tmp_path / "a1", tmp_path / "a2", "--baseline", tmp_path / "b1", tmp_path / "b2"]
-    again = succeed("compare", *workdirs, "--names", "new", "old", *GREEDY)
+    again = succeed("compare", *workdirs, "--names", "new", "old", *BEAMS)
     assert "translating" not in again.stderr
     assert again.stdout.startswith(done.stdout.split("\n\n")[0])
-    other = succeed("compare", *workdirs, *GREEDY, "--evaluation.tokenize", "char")
+    other = succeed("compare", *workdirs, *BEAMS, "--evaluation.tokenize", "char")
     assert "tok:char" in other.stdout
-    for options in (["--beam-size", 2], ["--length-penalty", 0, *GREEDY], ["--checkpoint", "160", *GREEDY]):
+    for options in (["--beam-size", 3], ["--length-penalty", 0, *BEAMS[:2]], ["--checkpoint", "160", *BEAMS[:2]]):
         refused("is damaged", "compare", tmp_path / "a1", *options)
     for kept in (tmp_path / "a1" / "translations").iterdir():
         kept.write_text("edited\n")
-    refused("is damaged", "compare", tmp_path / "a1", *GREEDY)
+    refused("is damaged", "compare", tmp_path / "a1", *BEAMS[:2])
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which nobody can write")
@@ -146,7 +149,8 @@ def test_different_lines_and_languages_are_refused(compared, runs, toy, succeed,
     (tmp_path / "test.en").write_text(lines, encoding="utf-8")
     replace_in_config(other, (str(toy.parent / "test.en"), str(tmp_path / "test.en")))
     refused("b1: text, test is not that of", "compare", runs / "a1", "--baseline", other)
-    assert "translating text, test" in succeed("compare", other, *GREEDY).stderr  # kept ones are those of other lines
+    again = succeed("compare", other, *BEAMS[:2])
+    assert "translating text, test" in again.stderr  # the kept ones are those of other lines
     languages = (
         ('source_language = "en"', 'source_language = "fr"'),
         ('target_language = "fr"', 'target_language = "en"'),

@@ -4,11 +4,9 @@ import dataclasses
 import json
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+import sacrebleu
 
 from lingua_flax.commands.evaluate import EvaluateCommand
 from lingua_flax.commands.translate import CHUNK, TranslateCommand
@@ -96,28 +94,25 @@ def test_log_probabilities_of_given_translations(trained, translator, run, tmp_p
     assert f"perplexity {totals['perplexity']:.2f}" in done.stderr
 
 
-def test_comparison_matches_the_sacrebleu_command(trained, run, tmp_path):
-    """Samples are compared with beam search."""
-    sampled, searched, scores_file = tmp_path / "sampled.txt", tmp_path / "searched.fr", tmp_path / "scores.json"
-    command = ("evaluate", "--workdir", trained[0], *ONE_PROGRAM, "--json", scores_file, "--output")
-    done = run(*command, sampled, "--temperature", 0.1, "--seed", 1)
+def test_samples_in_a_file_are_compared_with_beam_search(trained, translator, run, tmp_path):
+    workdir = shutil.copytree(trained[0], tmp_path / "w")
+    sampled, scores = tmp_path / "sampled.txt", tmp_path / "scores.json"
+    options = ["--temperature", 0.1, "--seed", 1, "--output", sampled, "--json", scores]
+    done = succeed(run, "evaluate", "--workdir", workdir, *ONE_PROGRAM, *options)
     assert "temperature 0.1, seed 1" in done.stdout
-    record = json.loads(scores_file.read_text())
+    record = json.loads(scores.read_text())
     assert (record["temperature"], record["seed"], "beam_size" in record) == (0.1, 1, False)
-
-    done = succeed(run, *command, searched, "--beam-size", 2, "--compare", sampled)
-    sacrebleu = [Path(sys.executable).parent / "sacrebleu", tmp_path / "searched.reference.fr", "-i", sampled, searched]
-    sacrebleu += ["-m", "bleu", "chrf", "--paired-bs", "--format", "text", "-w", "4"]
-    printed = subprocess.run(sacrebleu, capture_output=True, text=True, check=True).stdout
-    rows = [re.findall(r"(\d+\.\d+) \(\d", line) for line in printed.splitlines() if re.search(r"\.(txt|fr) │", line)]
-    record = json.loads(scores_file.read_text())
-    scores = [[record[f"{system}{metric}"] for metric in ("bleu", "chrf")] for system in ("baseline_", "")]
-    assert [[f"{score:.4f}" for score in row] for row in scores] == rows
-    p_values = [f"{record[f'{metric}_p_value']:.4f}" for metric in ("bleu", "chrf")]
-    assert p_values == re.findall(r"\(p = (\d\.\d+)\)", printed)
-    assert 0.001 < record["bleu_p_value"] < 0.999
-    assert f" - BLEU       {record['compare_signature']}\n" in printed
-    assert f"{record['baseline_bleu']:.2f}  (paired bootstrap: p = {p_values[0]})" in done.stdout
+    succeed(run, "compare", workdir, "--baseline", sampled, "--beam-size", 2, *ONE_PROGRAM, "--json", scores)
+    found = json.loads(scores.read_text())
+    searched = translator.translate(list(read_lines(tmp_path / "sampled.source.txt")), beam_size=2)
+    references = [list(read_lines(tmp_path / "sampled.reference.txt"))]
+    expected = sacrebleu.corpus_bleu([translation.text for translation in searched], references).score
+    bleu = found["metrics"]["text, test"]["bleu"]
+    assert bleu["scores"] == {"system": [pytest.approx(expected)], "baseline": [pytest.approx(record["bleu"])]}
+    assert 0.001 < bleu["p_value"] < 0.999
+    assert found["runs"]["baseline"] == [
+        {"workdir": str(sampled)} | dict.fromkeys(("seed", "checkpoint_step", "beam_size"))
+    ]
 
 
 def test_lines_that_are_too_long_are_translated_in_parts(trained, translator, run):
@@ -166,7 +161,6 @@ def test_options_that_make_no_sense_are_refused_before_anything_is_loaded(traine
         ("translate", ["--input", "one-line", "--output", "link"], "would be used twice"),
         ("translate", ["--alignments", "none/links"], "cannot be written"),
         ("translate", ["--alignments", "new", "--alignment-layer", 2], "the network has 1 decoder layers"),
-        ("evaluate", ["--compare", "one-line"], "one-line has 1 lines, but there are 37 to translate"),
     ],
 )
 def test_invalid_requests_are_refused_and_write_nothing(trained, run, tmp_path, program, options, message):
