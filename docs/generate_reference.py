@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from lingua_flax.__main__ import COMMANDS
 from lingua_flax.options.command_line import NO_NAME, NO_VALUE
-from lingua_flax.options.schema import MAX_COUNT, MAX_FLOAT, Config, Section, section_of
+from lingua_flax.options.schema import CHANGEABLE, MAX_COUNT, MAX_FLOAT, Config, Section, section_of
 
 DOCS = Path(__file__).parent
 PACKAGES = ("model", "data", "lingua_flax", "docs", "notebooks")
@@ -37,6 +37,7 @@ def options_page() -> Iterator[str]:
     """Yields the lines of the page of all options of a config file."""
     yield "# Options\n"
     yield "On the command line, an option is written as `--section.field VALUE`, with dashes or underscores.\n"
+    yield f"A path {CHANGEABLE}, but not the content of its file.\n"
     yield from config_reference(Config)
 
 
@@ -70,7 +71,8 @@ def config_reference(section: type[Section], prefix: str = "") -> Iterator[str]:
     properties = section.model_json_schema()["properties"]
     for name, field in section.model_fields.items():
         if not section_of(field):
-            yield from (f"### {prefix}{name}", "", f"{_facts(properties[name], field)}.", "")
+            facts = _facts(properties[name], field) + f", {CHANGEABLE}" * (CHANGEABLE in field.metadata)
+            yield from (f"### {prefix}{name}", "", f"{facts}.", "")
             yield from (_prose(field.description), "")
     for name, field in section.model_fields.items():
         if inner := section_of(field):
@@ -78,6 +80,7 @@ def config_reference(section: type[Section], prefix: str = "") -> Iterator[str]:
             if typing.get_origin(field.annotation) is tuple:  # an array of tables
                 label = f"[{label}]"
             yield from (f"## `{label}`", "", _prose(field.description or inner.__doc__), "")
+            yield from (f"All of it {CHANGEABLE}.", "") * (CHANGEABLE in field.metadata)
             yield from config_reference(inner, f"{prefix}{name}.")
 
 

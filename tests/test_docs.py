@@ -141,13 +141,17 @@ def test_site_builds_without_warnings(tmp_path, builder):
 
 
 def test_reference_has_every_option():
-    names = re.findall(r"^### (\S+)$", "\n".join(generate_reference.options_page()), re.MULTILINE)
+    page = "\n".join(generate_reference.options_page())
+    names = re.findall(r"^### (\S+)$", page, re.MULTILINE)
     for section, options in Config():
         for name, value in options:
             prefix = f"{section}.{name}"
             assert prefix in names or isinstance(value, tuple | Section), prefix
     assert {"data.mixture.weight", "devices.mesh.data"} <= set(names)
     assert len(names) == len(set(names)) > 70
+    changeable = re.findall(r"^##+ (\S+)\n(?:\n[^#\n]+\n)?\n.* may change when a run is resumed\.$", page, re.MULTILINE)
+    assert {"training.num_steps", "`[devices]`"} <= set(changeable)
+    assert "training.seed" not in changeable
 
 
 def test_reference_has_every_option_of_every_command():

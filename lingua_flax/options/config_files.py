@@ -10,20 +10,15 @@ from typing import Any
 
 import pydantic
 import tomli_w
+from pydantic.fields import FieldInfo
 
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.messages import all_fields, validation_message
-from lingua_flax.options.schema import Config, Section, SectionType
+from lingua_flax.options.schema import CHANGEABLE, Config, Section, SectionType
 
 CONFIG_NAME = "config.toml"
 HELD_OUT_NAME = "held_out.json"  # the hashes of the sources that a run has held out
-
-# Options that may change when a run is resumed. So may [devices] and all paths, whose files are compared by content.
-CHANGEABLE = ["model.attention", "training.num_steps", "training.num_epochs", "training.patience"]
-CHANGEABLE += ["training.log_every", "training.eval_every", "training.checkpoint_every"]
-CHANGEABLE += ["training.keep_checkpoints", "training.tensorboard", "evaluation.tokenize"]
-PATHS = [name for name, field in all_fields(Config) if field.annotation == Path | None]
 
 
 def read_config(path: Path) -> Config:
@@ -115,15 +110,23 @@ def refused_changes(saved: Mapping[str, Any], wanted: Config, where: str, sectio
     a section such as "model.", only its options are compared.
     """
     old, new = flat(saved), flat(as_json(wanted))
-    changeable = [*CHANGEABLE, *PATHS]
+    changeable = [name for name, field in all_fields(Config) if _may_change(field)]
     if wanted.optimizer.warmup_share is not None:  # converted into steps when the run was created, which it keeps
         changeable += ["optimizer.warmup_steps", "optimizer.warmup_share"]
     return [
         f"{name}: {old[name]} {where}, now {new[name]}"
         for name in old
         if name in new and old[name] != new[name] and name.startswith(section)
-        if re.sub(r"\.\d+\.", ".#.", name) not in changeable and not name.startswith("devices.")
+        if not _is_in(re.sub(r"\.\d+\.", ".#.", name), changeable)
     ]
+
+
+def _may_change(field: FieldInfo) -> bool:
+    return CHANGEABLE in field.metadata or field.annotation == Path | None  # of a file, the content is compared
+
+
+def _is_in(name: str, options: Sequence[str]) -> bool:
+    return any(name == each or name.startswith(f"{each}.") for each in options)
 
 
 def differing_options(systems: Mapping[str, Sequence[Config]]) -> dict[str, dict[str, list[Any]]]:

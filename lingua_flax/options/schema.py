@@ -21,6 +21,7 @@ Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, le=MAX_FLOAT, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, le=MAX_FLOAT, allow_inf_nan=False)]
+CHANGEABLE = "may change when a run is resumed"  # a mark in the metadata of options, or of a whole section
 REMAINING_DEVICES = -1  # size of the mesh axis that takes all remaining devices
 MeshSize = Annotated[int, Field(ge=REMAINING_DEVICES)]
 Weight = Annotated[float, Field(ge=0.001, le=1000.0)]
@@ -258,7 +259,7 @@ class ModelConfig(Section):
     """Dropout rate of the embeddings, of the output of each sublayer, and inside the feed-forward sublayers."""
     attention_dropout_rate: Probability = 0.0
     """Dropout rate of the attention weights."""
-    attention: Literal["auto", "plain", "fused"] = "auto"
+    attention: Annotated[Literal["auto", "plain", "fused"], CHANGEABLE] = "auto"
     """Implementation of attention in training: plain, equation 1 of the paper as written; fused, a kernel for TPUs and
     NVIDIA GPUs, with other last digits; auto, fused on GPUs if it supports this model and device, otherwise plain.
     Before the first step, fused is compared with plain, which replaces it, with a warning, if it fails."""
@@ -335,9 +336,9 @@ class TrainingConfig(SectionWithAlternatives):
     """Run length, batches, loss, validation and checkpoints."""
 
     alternatives = ("num_steps", "num_epochs")
-    num_steps: PositiveInt | None = 10000
+    num_steps: Annotated[PositiveInt | None, CHANGEABLE] = 10000
     """Number of optimizer steps of the whole run."""
-    num_epochs: PositiveFloat | None = None
+    num_epochs: Annotated[PositiveFloat | None, CHANGEABLE] = None
     """Length of the run in passes over the training pairs, instead of num_steps: exactly one of the two has a value,
     and one given on the command line replaces the other one in the config."""
     tokens_per_batch: PositiveInt = 4096
@@ -348,15 +349,15 @@ class TrainingConfig(SectionWithAlternatives):
     """Probability mass spread evenly over the vocabulary (Szegedy et al. 2016)."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     """Random seed of initialization, data order, dropout and sampled segmentations (not of the tokenizer)."""
-    log_every: PositiveInt = 50
+    log_every: Annotated[PositiveInt, CHANGEABLE] = 50
     """Steps between progress lines; metrics.jsonl has a line for every step, written at the same interval."""
-    eval_every: Count = 500
+    eval_every: Annotated[Count, CHANGEABLE] = 500
     """Steps between validations (loss, greedy BLEU, sample translations), one more at the end; 0 turns them off."""
-    checkpoint_every: PositiveInt = 500
+    checkpoint_every: Annotated[PositiveInt, CHANGEABLE] = 500
     """Steps between checkpoints; one is also saved after the best validation so far, at the end, and after a signal."""
-    tensorboard: bool = True
+    tensorboard: Annotated[bool, CHANGEABLE] = True
     """Write event files for TensorBoard to the workdir, whose name TensorBoard gives the run."""
-    keep_checkpoints: PositiveInt = 3
+    keep_checkpoints: Annotated[PositiveInt, CHANGEABLE] = 3
     """Number of newest checkpoints to keep, in addition to the best one by validation BLEU."""
     ema_decay: Probability = 0.0
     """Decay of a moving average of the parameters, such as 0.999, for validation, evaluation and translation; 0: off.
@@ -364,7 +365,7 @@ class TrainingConfig(SectionWithAlternatives):
     init_from: Path | None = None
     """Workdir of another run whose best parameters initialize this one, where they fit; the log lists the others. Its
     tokenizer is used too, unless tokenizer.model_file is given. Ignored once the run has a checkpoint."""
-    patience: Count = 0
+    patience: Annotated[Count, CHANGEABLE] = 0
     """Stop after this number of consecutive validations without a better BLEU, or with the wsd schedule begin the decay
     of the learning rate and stop after it; 0 never stops early. A run that has stopped continues if it is given more
     patience (except with wsd) or more steps; with more steps, the count starts again at 0."""
@@ -435,7 +436,7 @@ class DevicesConfig(ComputeConfig):
 class EvaluationConfig(Section):
     """How translations are scored, in validations and by evaluate."""
 
-    tokenize: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"] | None = None
+    tokenize: Annotated[Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"] | None, CHANGEABLE] = None
     """sacreBLEU's tokenizer for BLEU; by default that of the target language: zh for Chinese, ja-mecab and ko-mecab
     where their packages are installed (lingua-flax[ja], [ko]), char for Thai, Khmer, Lao, Burmese, Tibetan and for
     references of which hardly any has a space, and otherwise 13a."""
@@ -450,7 +451,7 @@ class Config(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
-    devices: DevicesConfig = DevicesConfig()
+    devices: Annotated[DevicesConfig, CHANGEABLE] = DevicesConfig()
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Config:

@@ -157,9 +157,11 @@ def test_a_resumed_run_may_change_length_logging_devices_and_paths_only():
     allowed = {
         "data": {"directory": "/elsewhere", "train_source": "/a", "cache_directory": "/b"},
         "tokenizer": {"model_file": "/c"},
+        "model": {"attention": "plain"},
         "training": dict.fromkeys(
             ["num_steps", "patience", "log_every", "eval_every", "checkpoint_every", "keep_checkpoints"], 5
         ),
+        "evaluation": {"tokenize": "char"},
         "devices": {"precision": "bfloat16", "mesh": {"data": 2}},
     }
     assert changes(Config(), Config.model_validate(allowed)) == []
