@@ -16,7 +16,7 @@ import numpy as np
 import sentencepiece
 
 from lingua_flax.data.placeholders import PLACEHOLDERS
-from lingua_flax.data.tokenizer import SPACE, Tokenizer
+from lingua_flax.data.tokenizer import SPACE, Tokenizer, read_model
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.special_ids import UNK_ID
 
@@ -41,7 +41,7 @@ class SubwordSampler:
     def __init__(self, processor: sentencepiece.SentencePieceProcessor, alpha: float):
         """Reads the pieces and scores; raises UserError if this kind of model or, for bpe, this alpha is impossible."""
         self._arguments = (processor, alpha)
-        scores, is_bpe = _read_model(processor, alpha)
+        scores, is_bpe = _piece_scores(processor, alpha)
         self._normalize = processor.normalize
         self._ids = {piece: processor.piece_to_id(piece) for piece in scores}
         # A placeholder is in no other piece, so it is split off like an unknown character.
@@ -75,11 +75,9 @@ def samplers_of(tokenizer: Tokenizer, alpha: float) -> tuple[SubwordSampler, Sub
     return source, source if tokenizer.target is tokenizer.source else SubwordSampler(tokenizer.target, alpha)
 
 
-def _read_model(processor: sentencepiece.SentencePieceProcessor, alpha: float) -> tuple[Mapping[str, float], bool]:
+def _piece_scores(processor: sentencepiece.SentencePieceProcessor, alpha: float) -> tuple[Mapping[str, float], bool]:
     """Returns the scores of the pieces that spell text, and whether the model is bpe rather than unigram."""
-    from sentencepiece import sentencepiece_model_pb2 as proto  # slow to import, so only when needed
-
-    model = proto.ModelProto.FromString(processor.serialized_model_proto())  # type: ignore[attr-defined]
+    model = read_model(processor)
     spec = model.trainer_spec
     types = model.SentencePiece
     if spec.model_type not in (spec.UNIGRAM, spec.BPE):

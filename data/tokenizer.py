@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import sentencepiece
 
@@ -215,6 +215,13 @@ def parse_tokenizers(models: Sequence[bytes], names: Sequence[str] = ("tokenizer
         processors.append(processor)
     shared = (piece for piece in PLACEHOLDERS if all(side.piece_to_id(piece) != UNK_ID for side in processors))
     return Tokenizer(processors[0], processors[-1], placeholders="".join(shared))
+
+
+def read_model(processor: sentencepiece.SentencePieceProcessor) -> Any:
+    """Returns the pieces of a processor, and how it was trained and normalizes text: a ModelProto of SentencePiece."""
+    from sentencepiece import sentencepiece_model_pb2 as proto  # slow to import, so only when needed
+
+    return proto.ModelProto.FromString(processor.serialized_model_proto())  # type: ignore[attr-defined]
 
 
 def train_tokenizer(

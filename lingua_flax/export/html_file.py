@@ -17,6 +17,7 @@ from safetensors.numpy import save
 from sentencepiece import SentencePieceProcessor
 
 from lingua_flax.data.placeholders import TO_KEEP
+from lingua_flax.data.tokenizer import read_model
 from lingua_flax.export.description import FORMAT_VERSION, Export, describe
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.interruption import interruption
@@ -107,9 +108,7 @@ def _stored(params: Any, *, quantized: bool) -> dict[str, np.ndarray]:
 
 def _tokenizer(processor: SentencePieceProcessor) -> tuple[dict[str, Any], bytes]:
     """Returns what tokenizer.js needs of a SentencePiece model, and its normalization rules."""
-    from sentencepiece import sentencepiece_model_pb2 as proto  # slow to import, so only when needed
-
-    model = proto.ModelProto.FromString(processor.serialized_model_proto())  # type: ignore[attr-defined]
+    model = read_model(processor)
     trainer, rules = model.trainer_spec, model.normalizer_spec
     pieces = [(piece.piece, piece.score, TYPES.get(piece.type)) for piece in model.pieces]
     obstacles = {

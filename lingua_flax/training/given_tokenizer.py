@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from lingua_flax.data.tokenizer import load_tokenizer, model_paths
+from lingua_flax.data.tokenizer import load_tokenizer, model_paths, read_model
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import CONFIG_NAME, read_workdir_config
 from lingua_flax.options.schema import Config, TokenizerConfig
@@ -35,10 +35,8 @@ def given_tokenizer(config: Config, workdir: Path | None) -> Sequence[Path]:
 
 def _checked(paths: list[Path], wanted: TokenizerConfig) -> list[Path]:
     """Returns the paths; warns of options that this tokenizer was not trained with, and raises UserError for some."""
-    from sentencepiece import sentencepiece_model_pb2 as proto  # slow to import, so only when needed
-
     tokenizer = load_tokenizer(paths)
-    model = proto.ModelProto.FromString(tokenizer.target.serialized_model_proto())  # type: ignore[attr-defined]
+    model = read_model(tokenizer.target)
     spec, rules = model.trainer_spec, model.normalizer_spec.name.removesuffix("_cf")
     theirs = {"joint": len(paths) == 1, "lowercase": tokenizer.lowercase, "placeholders": len(tokenizer.placeholders)}
     theirs |= {"kind": spec.ModelType.Name(spec.model_type).lower(), "vocab_size": tokenizer.target_vocab_size}
