@@ -24,11 +24,10 @@ from tests.helpers.dry_run import JSON_KEYS, megabytes, table_rows
 from tests.processes import metrics
 
 # Parameters by hand, and as published. Embedding V D; encoder layer 4 D^2 + 2 D F + F + D + 2 * 2 D; decoder layer
-# 8 D^2 + 2 D F + F + D + 3 * 2 D. Only the deep encoder is pre-norm, with a norm after the layers of each side.
+# 8 D^2 + 2 D F + F + D + 3 * 2 D. Pre-norm, there is a norm after the layers of each side.
 PAPER = {
     "wmt14_en_de_base": (37000 * 512 + 6 * 3_150_336 + 6 * 4_199_936, 65e6),
     "wmt14_en_de_big": (37000 * 1024 + 6 * 12_592_128 + 6 * 16_788_480, 213e6),
-    "wmt14_en_de_deep_encoder": (37000 * 512 + 12 * 3_150_336 + 1 * 4_199_936 + 2 * 2 * 512, None),
 }
 
 
@@ -39,11 +38,14 @@ def test_paper_configs_have_the_published_sizes():
         size, width = config.tokenizer.vocab_size, config.model.embed_dim
         counts = parameters_by_module(structure(config.model, size, size))
         assert sum(counts.values()) == by_hand
-        assert published is None or by_hand == pytest.approx(published, rel=0.04)
+        assert by_hand == pytest.approx(published, rel=0.04)
         assert counts["target_embedding"] == size * width
         assert counts["decoder cross_attention"] == config.model.num_decoder_layers * 4 * width**2
-    german, french = (configs[f"wmt14_en_{language}_big"].model for language in ("de", "fr"))
-    assert french == german.model_copy(update={"dropout_rate": 0.1})
+    deep = configs["wmt14_en_de_base"].model.model_copy(
+        update={"num_encoder_layers": 12, "num_decoder_layers": 1, "norm": "pre"}
+    )
+    counts = parameters_by_module(structure(deep, 37000, 37000))
+    assert sum(counts.values()) == 37000 * 512 + 12 * 3_150_336 + 1 * 4_199_936 + 2 * 2 * 512
     for config in configs.values():
         assert 0.9 * 25000 < 0.95 * config.rows_per_batch * config.data.row_length < 1.1 * 25000
 
