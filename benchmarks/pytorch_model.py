@@ -34,7 +34,7 @@ class Translator(nn.Module):
         self.transformer = nn.Transformer(*sizes, config.dropout_rate, batch_first=True, norm_first=norm_first)
         for module in self.modules():
             if isinstance(module, nn.MultiheadAttention):
-                module.dropout = config.attention_dropout_rate
+                module.dropout = 0.0
         self.dropout = nn.Dropout(config.dropout_rate)
         rates = config.position_base ** (-torch.arange(0, d, 2) / d)
         angles = torch.arange(config.max_length)[:, None] * rates

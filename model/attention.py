@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from lingua_flax.model.dropout import NO_DROPOUT, Dropout
 from lingua_flax.model.kv_cache import KVCache
 from lingua_flax.model.masks import Mask, SegmentMask
 from lingua_flax.model.parameters import linear
@@ -29,23 +28,18 @@ def scaled_dot_product_attention(
     keys: Float[Array, "B N S H"],
     values: Float[Array, "B N S Hv"],
     mask: Bool[Array, "#B #N #T S"] | None = None,
-    *,
-    dropout: Dropout = NO_DROPOUT,
-    dropout_rate: float = 0.0,
 ) -> tuple[Float[Array, "B N T Hv"], Float[Array, "B N T S"]]:
     """Computes softmax(Q K^T / sqrt(H)) V (Vaswani et al. 2017, equation 1).
 
     Scores and softmax are float32, whatever the type of the inputs. The mask is True where a query may attend to a key.
-    A query that may attend to no key (padding) gets uniform weights; its output is never used. During training, dropout
-    is applied to the weights that multiply the values, but not to those that are returned.
+    A query that may attend to no key (padding) gets uniform weights; its output is never used.
     """
     query = query / math.sqrt(query.shape[-1])
     scores = _scores(query, keys)
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
     weights = jax.nn.softmax(scores, axis=-1)
-    dropped = dropout(weights, dropout_rate).astype(values.dtype)
-    return jnp.einsum("bnts,bnsh->bnth", dropped, values), weights
+    return jnp.einsum("bnts,bnsh->bnth", weights.astype(values.dtype), values), weights
 
 
 @jax.custom_vjp
@@ -104,10 +98,9 @@ class MultiHeadAttention(nnx.Module):
         rngs: nnx.Rngs,
         is_cross: bool = False,
     ):
-        """Creates the projections; `fused` replaces equation 1 for segment masks, and applies no dropout."""
+        """Creates the projections; `fused` replaces equation 1 for segment masks."""
         self.fused = fused
         self.num_heads = config.num_heads
-        self.dropout_rate = config.attention_dropout_rate
         self.is_rotary = config.rotary_cross_attention or not is_cross
         width, head_dim = config.embed_dim, config.embed_dim // config.num_heads
 
@@ -140,17 +133,13 @@ class MultiHeadAttention(nnx.Module):
         keys = self._heads(self.key(memory), self.key_norm, rotary)
         return KVCache(jnp.swapaxes(keys, 2, 3), split_heads(self.value(memory), self.num_heads))
 
-    def __call__(
-        self, queries: Float[Array, "B N T H"], cache: KVCache, mask: Mask | None = None, dropout: Dropout = NO_DROPOUT
-    ) -> AttentionResult:
+    def __call__(self, queries: Float[Array, "B N T H"], cache: KVCache, mask: Mask | None = None) -> AttentionResult:
         """Lets the queries attend to keys and values; without a mask, every query to every key."""
         keys, dense = jnp.swapaxes(cache.keys, 2, 3), mask.dense() if isinstance(mask, SegmentMask) else mask
         if self.fused and isinstance(mask, SegmentMask):
             attended, weights = self.fused(queries, keys, cache.values, mask), None
         else:
-            attended, weights = scaled_dot_product_attention(
-                queries, keys, cache.values, dense, dropout=dropout, dropout_rate=self.dropout_rate
-            )
+            attended, weights = scaled_dot_product_attention(queries, keys, cache.values, dense)
         heads = merge_heads(attended)
         return AttentionResult(self.output(heads), heads, weights, queries, cache, dense)
 

@@ -105,7 +105,7 @@ class EncoderLayer(nnx.Module):
     ) -> tuple[Float[Array, "B S D"], AttentionSublayer]:
         """Applies the layer."""
         y = self.self_attention_residual.before(x)
-        attention = self.self_attention(*self.self_attention.project(y, rotary), mask, dropout)
+        attention = self.self_attention(*self.self_attention.project(y, rotary), mask)
         before, x = x, self.self_attention_residual.after(x, attention.output, dropout)
         sublayer = AttentionSublayer(before, y, attention, x)
         y = self.feed_forward(self.feed_forward_residual.before(x), dropout)
@@ -143,12 +143,12 @@ class DecoderLayer(nnx.Module):
         y = self.self_attention_residual.before(x)
         queries, own = self.self_attention.project(y, rotary)
         cache = past.updated(own, start) if past else own
-        attention = self.self_attention(queries, cache, self_mask, dropout)
+        attention = self.self_attention(queries, cache, self_mask)
         before, x = x, self.self_attention_residual.after(x, attention.output, dropout)
         self_sublayer = AttentionSublayer(before, y, attention, x)
         y = self.cross_attention_residual.before(x)
         queries = self.cross_attention.queries(y, rotary)
-        attention = self.cross_attention(queries, source_cache, cross_mask, dropout)
+        attention = self.cross_attention(queries, source_cache, cross_mask)
         before, x = x, self.cross_attention_residual.after(x, attention.output, dropout)
         cross_sublayer = AttentionSublayer(before, y, attention, x)
         y = self.feed_forward(self.feed_forward_residual.before(x), dropout)

@@ -51,7 +51,7 @@ def write(export: Export, folder: Path) -> str:
             **sizes,
             "activation_function": ACTIVATIONS[config.activation],
             "dropout": config.dropout_rate,
-            "attention_dropout": config.attention_dropout_rate,
+            "attention_dropout": 0.0,
             "activation_dropout": config.dropout_rate,
             "max_position_embeddings": max(config.max_length, MIN_POSITIONS),
             "scale_embedding": True,

@@ -257,8 +257,6 @@ class ModelConfig(Section):
     """Embeddings that share one matrix: all (source, target and output), decoder (target and output), or none."""
     dropout_rate: Probability = 0.1
     """Dropout rate of the embeddings, of the output of each sublayer, and inside the feed-forward sublayers."""
-    attention_dropout_rate: Probability = 0.0
-    """Dropout rate of the attention weights."""
     attention: Annotated[Literal["auto", "plain", "fused"], CHANGEABLE] = "auto"
     """Implementation of attention in training: plain, equation 1 of the paper as written; fused, a kernel for TPUs and
     NVIDIA GPUs, with other last digits; auto, fused on GPUs if it supports this model and device, otherwise plain.

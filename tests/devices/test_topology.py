@@ -33,7 +33,11 @@ REFUSED = [
     ({"topology": "v5e:3x3"}, {}, "devices.topology v5e:3x3: the compiler refuses it"),
     ({"topology": "v5e:1x1", "mesh": {"data": 2}}, {}, "needs 2 devices; available: 1"),
     ({"topology": "v5e:2x4", "mesh": {"tensor": 8}}, {}, "devices.mesh.tensor 8 does not divide model.num_heads 4"),
-    ({"topology": "v5e:1x1"}, {"attention": "fused", "attention_dropout_rate": 0.1}, "does not support attention dro"),
+    (
+        {"topology": "v5e:1x1"},
+        {"attention": "fused", "num_heads": 1, "embed_dim": 96},
+        "needs a head width that divides 128",
+    ),
 ]
 
 

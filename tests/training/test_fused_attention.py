@@ -105,7 +105,6 @@ def test_implementation_is_selected_by_platform_and_options():
     for platform, model, row_length, precision, of_auto, of_fused in (
         ("tpu", {}, 128, "auto", "None", "fused"),  # until a run on a TPU has been recorded
         ("gpu", {}, 128, "auto", "fused", "fused"),
-        ("gpu", {"attention_dropout_rate": 0.1}, 128, "auto", "None", "does not support attention dropout"),
         ("cpu", {}, 128, "float32", "None", NOT_HERE),
         ("t4", {}, 128, "bfloat16", "None", NOT_HERE),
         ("tpu", {}, 1024, "bfloat16", "None", "supports rows of at most 512 positions"),

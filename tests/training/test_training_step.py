@@ -23,12 +23,12 @@ VOCABULARY = 19
 
 
 def config_of(parts: int) -> Config:
-    """Returns a config with AdamW, dropout of attention and a moving average, whose batches have so many parts."""
+    """Returns a config with AdamW, dropout and a moving average, whose batches have so many parts."""
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "embed_dim": 12, "num_heads": 2, "mlp_dim": 17}
     return Config.model_validate(
         {
             "data": {"row_length": 8},
-            "model": sizes | {"max_length": 8, "dropout_rate": 0.0, "attention_dropout_rate": 0.3},
+            "model": sizes | {"max_length": 8, "dropout_rate": 0.3},
             "optimizer": {"warmup_steps": 4, "peak_lr": 0.01, "name": "adamw", "weight_decay": 0.5, "clip_norm": 0.05},
             "training": {"tokens_per_batch": 48, "seed": 2, "ema_decay": 0.28, "accumulation_steps": parts},
         }

@@ -262,8 +262,6 @@ def _why_not_fused(config: Config, mesh: Mesh) -> str | None:
     device = mesh.devices.flat[0]
     if device.platform not in ("tpu", "gpu") or is_older_than_ampere(device):
         return "runs only on TPUs and on NVIDIA GPUs of the Ampere generation or later"
-    if model.attention_dropout_rate:
-        return "does not support attention dropout (model.attention_dropout_rate)"
     if device.platform == "gpu":
         if (precision := compute_precision(config.devices.precision, mesh)) != BFLOAT16:
             return f"computes in bfloat16 on GPUs, not in {precision.activations} (devices.precision)"
