@@ -70,6 +70,8 @@ def read_options(argv: Sequence[str]) -> tuple[CompareCommand, Systems]:
     """Parses the command line, as `EvaluateCommand.read` does."""
     given = parse(CompareCommand, argv, DESCRIPTION)
     paths = tuple(map(Path, [*given["runs"], *given.get("baseline", ())]))
+    if missing := next((path for path in paths if not path.exists()), None):
+        raise UserError(f"{missing}: no such file or folder; give workdirs of runs, or text files of translations")
     workdirs = [path for path in paths if not path.is_file()]
     if not workdirs:
         raise UserError(
@@ -187,7 +189,8 @@ def _checkpoint(run: EvaluateCommand) -> tuple[int, str]:
 
 def _warn_about_mistakes(runs: Mapping[str, Sequence[Mapping[str, Any]]], differing: Mapping[str, Any]) -> None:
     """Logs where a system has few runs, or runs that differ in more than their seed, or not even in that."""
-    if few := ", ".join(f"{system}: {len(own)}" for system, own in runs.items() if len(own) < FEW_RUNS):
+    trained = {system: own for system, own in runs.items() if any(run["seed"] is not None for run in own)}
+    if few := ", ".join(f"{system}: {len(own)}" for system, own in trained.items() if len(own) < FEW_RUNS):
         advice = f"below {FEW_RUNS}, means and standard deviations over seeds say little; train with more seeds"
         log.warning("few runs (%s): %s", few, advice)
     for system, own in runs.items():

@@ -96,7 +96,8 @@ REFUSED = {
     "compare": [
         ("--baseline: expected at least one argument", "W --baseline"),
         ("is given twice; each run counts once", "W --baseline W/../uninterrupted"),
-        ("--names: there must be 2, all different, got x, x", "W --baseline none --names x x"),
+        ("--names: there must be 2, all different, got x, x", "W --baseline one --names x x"),
+        ("none: no such file or folder; give workdirs", "W --baseline none"),
         ("--plot a.jpg: the name must end in .png or .svg or .pdf", "W --plot a.jpg"),
         ("--split has no effect with --source", "W --split train --source x.tsv"),
         ("one: a file, like all others; one must be the workdir", "one --baseline two"),

@@ -104,9 +104,9 @@ def test_options_that_differ_and_mistakes_are_told(compared, caplog):
     assert content["options"] == differing
     assert "should differ" not in done.stderr
     assert "few runs (new: 2, old: 2): below 5, means and standard deviations over seeds say little" in done.stderr
-    seeds = {"five": range(5), "same": [1, 1]}
+    seeds = {"five": range(5), "same": [1, 1], "a file": [None]}
     runs = {name: [{"seed": seed} for seed in own] for name, own in seeds.items()}
-    _warn_about_mistakes(runs, {"training.num_steps": {"five": [347, 348], "same": [1]}})
+    _warn_about_mistakes(runs, {"training.num_steps": {"five": [347, 348], "same": [1], "a file": []}})
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
         "few runs (same: 2): below 5, means and standard deviations over seeds say little",
         "five: its runs should differ in nothing but the seed, but training.num_steps is 347 and 348",
