@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import shutil
@@ -23,7 +24,7 @@ from lingua_flax.runs.workdir import Workdir
 
 if TYPE_CHECKING:
     from lingua_flax.runs.verification.comparison import PartComparison
-    from lingua_flax.runs.verification.killed_run import Kill, TrainProcess
+    from lingua_flax.runs.verification.killed_run import TrainProcess
 
 log = logging.getLogger(__name__)
 
@@ -81,41 +82,42 @@ def _verify(config: Config, command: VerifyCommand, folder: Path) -> None:
     # Imported here so that invalid options are reported at once.
     from lingua_flax.devices.platform import initialize_devices
     from lingua_flax.runs.verification.comparison import compare
-    from lingua_flax.runs.verification.killed_run import PhaseDurations, TrainProcess, draw_moments, run_killed
+    from lingua_flax.runs.verification.killed_run import TrainProcess, draw_moments, run_killed
 
     seed = random.randrange(1000) if command.kill_seed is None else command.kill_seed
     config_file, uninterrupted, killed = folder / CONFIG_NAME, folder / "uninterrupted", folder / "killed"
     config_file.write_text(to_toml(config), encoding="utf-8")
     log.info("the uninterrupted run: %s", uninterrupted)
     with interruption.deferred():  # a signal must end the training processes too
-        training = TrainProcess(config_file, uninterrupted, folder / "compiled-uninterrupted", interruption.check)
+        training = TrainProcess(config_file, uninterrupted, interruption.check)
         training.finish()
-        steps = max(line["step"] for line in Workdir(uninterrupted).read_metrics())
+        steps = training.last_step
         log.info("the run with %d kills (--kill-seed %d): %s", command.kills, seed, killed)
-        moments = draw_moments(config, steps, command.kills, seed)
-        start = partial(TrainProcess, config_file, killed, folder / "compiled-killed", interruption.check)
-        kills, last = run_killed(start, moments, config, PhaseDurations.of(training))
+        moments = draw_moments(config.training, steps, command.kills, seed)
+        start = partial(TrainProcess, config_file, killed, interruption.check)
+        processes = run_killed(start, moments, config.training.log_every, training)
     initialize_devices("cpu")  # comparing needs no accelerator
     comparisons = compare(uninterrupted, killed)
-    _show_kills(kills, last)
+    _show_kills(processes)
     _show_comparisons(comparisons)
     if not all(comparison.same for comparison in comparisons):
         raise DifferentRunError(f"the killed run differs from the uninterrupted run; both are kept in {folder}")
-    if len(kills) < command.kills:
+    kills = len(processes) - 1
+    if kills < command.kills:
         raise RunError(
-            f"the run ended after {len(kills)} of {command.kills} kills; give it more steps or another --kill-seed"
+            f"the run ended after {kills} of {command.kills} kills; give it more steps or another --kill-seed"
         )
-    print(f"{steps:,} steps, SIGKILL {len(kills)} times: the same run, bit for bit (--kill-seed {seed})")
+    print(f"{steps:,} steps, SIGKILL {kills} times: the same run, bit for bit (--kill-seed {seed})")
 
 
-def _show_kills(kills: Sequence[Kill], last: TrainProcess) -> None:
+def _show_kills(processes: Sequence[TrainProcess]) -> None:
     table = Table("kill", "during", "after step", "resumed from", "steps redone", "seconds to the first step")
-    restarts = [*(kill.process for kill in kills[1:]), last]
-    for number, (kill, process) in enumerate(zip(kills, restarts, strict=False), 1):
-        restart, start, seconds = ("killed before", ""), process.resumed_from, process.seconds_to_first_step
+    for number, (killed, next_one) in enumerate(itertools.pairwise(processes), 1):
+        restart, start, seconds = ("killed before", ""), next_one.resumed_from, next_one.first_step
         if start is not None:
-            restart = (f"{start:,}", f"{kill.after - start:,}")
-        table.add_row(str(number), kill.during, f"{kill.after:,}", *restart, f"{seconds:.1f}" if seconds else "")
+            restart = (f"{start:,}", f"{killed.last_step - start:,}")
+        seconds_text = f"{seconds:.1f}" if seconds else ""
+        table.add_row(str(number), killed.killed_during, f"{killed.last_step:,}", *restart, seconds_text)
     print_table(table)
 
 
