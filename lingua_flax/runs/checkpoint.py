@@ -9,9 +9,9 @@ a folder without a commit mark is not a step.
 import contextlib
 import hashlib
 import itertools
+import json
 import logging
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -26,12 +26,11 @@ from lingua_flax.devices.processes import (
     check_equal_on_all_processes,
     gather_to_host,
     in_all_processes,
-    is_first_process,
     on_first_process,
 )
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import UserError
-from lingua_flax.host.files import check_free_space
+from lingua_flax.host.files import check_free_space, write_atomically
 from lingua_flax.host.version import VERSION
 from lingua_flax.runs.workdir import Workdir
 
@@ -47,11 +46,10 @@ class DamagedCheckpoint(Exception):
 
 def check_format(metadata: dict[str, Any], workdir: Path) -> None:
     """Raises UserError if a checkpoint's metadata was written by a version whose checkpoints this one cannot use."""
-    if metadata.get("format") != METADATA_FORMAT:
-        writer = f"version {metadata['version']}" if "version" in metadata else "a development version"
+    if metadata["format"] != METADATA_FORMAT:
         raise UserError(
-            f"{workdir}: its checkpoints were written by {writer} of this program, in a format that this version, "
-            f"{VERSION}, cannot read; use the program that wrote them, or choose another --workdir"
+            f"{workdir}: its checkpoints were written by version {metadata['version']} of this program, in a format "
+            f"that this version, {VERSION}, cannot read; use the program that wrote them, or choose another --workdir"
         )
 
 
@@ -74,15 +72,17 @@ def saved_steps(directory: Path) -> list[int]:
 
 def read_metadata(directory: Path, step: int) -> dict[str, Any]:
     """Returns the metadata of a step; raises DamagedCheckpoint if it cannot be read or differs from what was saved."""
-    if (directory / str(step) / "record").is_dir():  # the name of this item until format 4
-        return {"format": 3, "best_step": None}
     try:
-        metadata = ocp.JsonCheckpointHandler().restore(directory / str(step) / "metadata")
-    except Exception as error:  # Orbax raises a dozen types, from KeyError to UnicodeDecodeError, for a damaged file
+        metadata = json.loads(_metadata_file(directory, step).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
         raise DamagedCheckpoint(f"its metadata cannot be read ({type(error).__name__})") from error
     if not isinstance(metadata, dict) or metadata.pop("metadata_digest", None) != json_digest(metadata):
         raise DamagedCheckpoint("its metadata is not what was saved (SHA-256 differs)")
     return metadata
+
+
+def _metadata_file(directory: Path, step: int) -> Path:
+    return directory / str(step) / "metadata" / "metadata"  # as Orbax names it
 
 
 def check_corpus(workdir: Path, step: int, fingerprint: str, split: str, held_out: Sequence[str] = ()) -> None:
@@ -157,11 +157,12 @@ def _items(trees: Mapping[str, Any], metadata: dict[str, Any]) -> ocp.args.Compo
     hashed: dict[str, str] = {}
     for item, tree in trees.items():
         hashed |= digests(item, tree)
-    metadata = metadata | {"digests": hashed}
     saved = {item: ocp.args.StandardSave(tree) for item, tree in trees.items()}
-    return ocp.args.Composite(
-        **saved, metadata=ocp.args.JsonSave(metadata | {"metadata_digest": json_digest(metadata)})
-    )
+    return ocp.args.Composite(**saved, metadata=ocp.args.JsonSave(_with_digest(metadata | {"digests": hashed})))
+
+
+def _with_digest(metadata: dict[str, Any]) -> dict[str, Any]:
+    return metadata | {"metadata_digest": json_digest(metadata)}
 
 
 def best_saved_step(directory: Path, steps: Sequence[int]) -> int | None:
@@ -249,7 +250,6 @@ class Checkpoints:
         self._directory = directory
         self._thread = ThreadPoolExecutor(1, "checkpoints")
         self._saving: Future[None] | None = None
-        on_first_process(self._recover_replaced)
         self._kept: list[PreservationPolicy] = [LatestN(keep)]
         policy = AnyPreservationPolicy(self._kept)
         options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=True)
@@ -259,22 +259,20 @@ class Checkpoints:
         """Copies the arrays and returns; they are hashed and written in the background.
 
         With several processes, only the writing happens there: hashing computes jointly, in the same order in all of
-        them. A step may be saved for the second time. Raises the error of the previous save, if it failed.
+        them. Of a step that is saved already, only the metadata is new. Raises the error of the previous save, if it
+        failed.
         """
         self.wait()
         self._kept[1:] = [CustomSteps([best_step])] if best_step else []
-        replaced = None
-        if step in saved_steps(self._directory):  # saved when its validation was interrupted
-            replaced = self._directory / f"replaced-{step}"
-            on_first_process(lambda: (self._directory / str(step)).rename(replaced))
-            self._manager.reload()
         metadata = metadata | {"step": step, "best_step": best_step}
-        if jax.process_count() == 1:
+        if step in saved_steps(self._directory):  # when its validation was interrupted: its arrays are the same
+            on_first_process(lambda: self._replace_metadata(step, metadata))
+        elif jax.process_count() == 1:
             # On a CPU this does not copy: NumPy shares the memory, so the next step, which may not overwrite it, does.
             params, training = jax.device_get((params, training))
-            self._saving = self._thread.submit(self._write, step, params, training, metadata, replaced)
+            self._saving = self._thread.submit(self._write, step, params, training, metadata)
         else:
-            self._write(step, params, training, metadata, replaced)
+            self._write(step, params, training, metadata)
 
     def check(self) -> None:
         """Raises the error of a save that has failed in the background, if any."""
@@ -287,16 +285,18 @@ class Checkpoints:
             self._saving.result()
         self._manager.wait_until_finished()
 
-    def _write(self, step: int, params: Any, training: Any, metadata: dict[str, Any], replaced: Path | None) -> None:
-        """Hashes and saves a step, and then deletes the folder of an earlier save of it, if any."""
+    def _write(self, step: int, params: Any, training: Any, metadata: dict[str, Any]) -> None:
         # If a write fails, those that TensorStore still has pending print dozens of tracebacks.
         check_free_space(self._directory, sum(leaf.nbytes for leaf in jax.tree.leaves((params, training))))
         items = _items({"params": params, "training": training}, metadata)
         self._manager.save(step, args=items, force=True)
-        if replaced or jax.process_count() == 1:
+        if jax.process_count() == 1:
             self._manager.wait_until_finished()
-        if replaced and is_first_process():
-            shutil.rmtree(replaced)
+
+    def _replace_metadata(self, step: int, metadata: dict[str, Any]) -> None:
+        saved = read_metadata(self._directory, step)
+        content = json.dumps(_with_digest(metadata | {"digests": saved["digests"]}))
+        write_atomically(_metadata_file(self._directory, step), content.encode())
 
     def restore_newest(self, params: Any, training: Any, check: Check) -> tuple[Any, Any, dict[str, Any]] | None:
         """Restores the newest intact step and sets later ones aside; the arguments are templates and a check.
@@ -327,15 +327,6 @@ class Checkpoints:
         finally:
             self._thread.shutdown()
             self._manager.close()
-
-    def _recover_replaced(self) -> None:
-        """Deletes the first save of a step if a second one is complete, and restores it if that was killed."""
-        for path in self._directory.glob("replaced-*"):
-            step = self._directory / path.name.removeprefix("replaced-")
-            if step.exists():
-                shutil.rmtree(path)
-            else:
-                path.rename(step)
 
     def _set_aside_after(self, step: int) -> None:
         """Renames later steps, which are damaged or half deleted, to damaged-STEP[-N]: the run will save them again."""

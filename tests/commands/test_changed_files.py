@@ -1,13 +1,15 @@
 """Files that change after a run was trained on them: nothing that depends on the old ones goes on unnoticed."""
 
 import itertools
+import json
 import re
 import shutil
 
 import pytest
 
+from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import UserError
-from lingua_flax.runs.checkpoint import DamagedCheckpoint, check_corpus
+from lingua_flax.runs.checkpoint import METADATA_FORMAT, DamagedCheckpoint, check_corpus
 from tests.processes import metrics
 from tests.toy import write_pairs
 
@@ -29,11 +31,13 @@ def test_split_held_out_of_other_pairs_is_refused(trained, toy, succeed, refused
     files = ("--source", toy.parent / "test.en", "--reference", toy.parent / "test.fr")
     succeed("evaluate", "--workdir", workdir, *files, "--beam-size", 1)
 
-    checkpoint = workdir / "checkpoints" / "240"
-    (checkpoint / "metadata" / "metadata").write_text("{")
+    file = workdir / "checkpoints" / "240" / "metadata" / "metadata"
+    earlier = json.loads(file.read_text()) | {"format": METADATA_FORMAT - 1}
+    del earlier["metadata_digest"]
+    file.write_text("{")
     with pytest.raises(DamagedCheckpoint, match="its metadata cannot be read"):
         check_corpus(workdir, 240, "", "train")
-    (checkpoint / "record").mkdir()  # of an earlier version
+    file.write_text(json.dumps(earlier | {"metadata_digest": json_digest(earlier)}))
     with pytest.raises(UserError, match="in a format that this version"):
         check_corpus(workdir, 240, "", "train")
 

@@ -109,16 +109,18 @@ def test_newest_and_best_are_kept(tmp_path):
 
 
 def test_step_may_be_saved_again_and_a_kill_meanwhile_loses_nothing(tmp_path):
+    """Again means after its validation: only the metadata changes, and its file is replaced at once."""
     save(tmp_path, [5, 6])
+    (tmp_path / "6" / "metadata" / ".metadata.partial").write_text("{")  # of a process that was killed
+    assert restore(tmp_path)[2]["best_step"] is None
     checkpoints = Checkpoints(tmp_path, 2)
-    checkpoints.save(6, params(7), training(6), {}, 6)
+    checkpoints.save(6, params(6), training(6), {"validated": 6}, 6)
     checkpoints.close()
-    assert is_of(restore(tmp_path)[0], 7)
-    (tmp_path / "6").rename(tmp_path / "replaced-6")
-    assert restore(tmp_path)[2]["step"] == 6
-    shutil.copytree(tmp_path / "6", tmp_path / "replaced-6")
-    assert restore(tmp_path)[2]["step"] == 6
-    assert not (tmp_path / "replaced-6").exists()
+    restored, _, metadata = restore(tmp_path)
+    assert is_of(restored, 6)
+    assert (metadata["step"], metadata["best_step"], metadata["validated"]) == (6, 6, 6)
+    assert saved_steps(tmp_path) == [5, 6]
+    assert load(tmp_path, "best")[0] == 6
 
 
 def largest_file(folder):
