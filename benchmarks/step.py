@@ -24,7 +24,7 @@ from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.devices.platform import compute_precision, initialize_devices
 from lingua_flax.devices.sharding import row_sharding
 from lingua_flax.model.transformer import initial_params, structure
-from lingua_flax.options.command_line import build_with_config, parse
+from lingua_flax.options.command_line import build, config_of, parse
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import Config
 from lingua_flax.training.device_memory import format_bytes
@@ -102,7 +102,7 @@ def command(argv: Sequence[str]) -> None:
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=30)
     options, others = parser.parse_known_args(argv)
-    config = build_with_config(Config, parse(Config, others, ""), read_config(options.config))[0]
+    config = config_of(build(Config, parse(Config, others, ""), **dict(read_config(options.config))))
     print(measure(config, options.steps))
 
 

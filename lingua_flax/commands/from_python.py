@@ -81,7 +81,7 @@ def _resolved(config: Config | Mapping[str, Any] | str | Path | None, workdir: P
     if config is None and (config := saved) is None:
         raise UserError(f'{workdir} has no {CONFIG_NAME} yet: give a config, for example "tiny"')
     given = read_config(Path(config)) if isinstance(config, str | Path) else validated(Config, dict(config))
-    TrainCommand(**dict(given)).check()
+    TrainCommand(**dict(given)).check({})
     return config_in_workdir(with_absolute_paths(given), saved, workdir)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -12,7 +12,7 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_writable
 from lingua_flax.host.interruption import interruption
 from lingua_flax.host.malloc import keep_freed_memory
-from lingua_flax.options.command_line import Flag, build_with_config, parse, required_workdir
+from lingua_flax.options.command_line import Command, Flag, Given, config_of, required_workdir
 from lingua_flax.options.config_files import (
     CONFIG_NAME,
     HELD_OUT_NAME,
@@ -26,8 +26,8 @@ from lingua_flax.options.schema import Config, PositiveFloat, ProcessOptions
 from lingua_flax.runs.workdir import Workdir
 
 
-class TrainCommand(Config, ProcessOptions):
-    """Options of the command train: those of the config, and its own."""
+class TrainCommand(Command, Config, ProcessOptions):
+    """Trains a translator; the same command on a workdir with checkpoints resumes from the newest one."""
 
     workdir: Path | None = None
     """Folder of the run, required; created if it does not exist. If it has checkpoints, the run is resumed."""
@@ -41,8 +41,16 @@ class TrainCommand(Config, ProcessOptions):
     json_file: Annotated[Path | None, Field(alias="json")] = None
     """With --dry-run: file for the compiler's account of the training step, as one JSON object."""
 
-    def check(self) -> None:
-        """Raises UserError if options contradict each other; not a validator, since a config sets some of them."""
+    @classmethod
+    def defaults(cls, given: Given) -> Mapping[str, Any]:
+        workdir = required_workdir(given) if given.get("workdir") or "dry_run" not in given else None
+        base = read_config(Path(given["config"])) if given.get("config") else workdir and saved_config(workdir)
+        if not base:
+            missing = f"{workdir} has no {CONFIG_NAME} yet" if workdir else "--dry-run needs a config"
+            raise UserError(f"{missing}: give one with --config, for example --config tiny")
+        return dict(base)
+
+    def check(self, given: Given) -> None:
         own = {"--tokens-per-second": self.tokens_per_second, "--json": self.json_file}
         for option, value in (own | {"devices.topology": self.devices.topology}).items():
             if value and not self.dry_run:
@@ -56,16 +64,9 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
     defaults. Raises UserError if an option is invalid or the config differs from that of the workdir, and SystemExit
     after --help.
     """
-    given = parse(TrainCommand, argv, TRAIN_HELP)
-    workdir = required_workdir(given) if given.get("workdir") or "dry_run" not in given else None
-    saved = saved_config(workdir) if workdir else None
-    base = read_config(Path(given["config"])) if given.get("config") else saved
-    config, command = build_with_config(TrainCommand, given, base or Config())
-    command.check()
-    if not base:
-        missing = f"{workdir} has no {CONFIG_NAME} yet" if workdir else "--dry-run needs a config"
-        raise UserError(f"{missing}: give one with --config, for example --config tiny")
-    return config_in_workdir(config, saved, workdir), command
+    command = TrainCommand.read(argv)
+    saved = saved_config(command.workdir) if command.workdir else None
+    return config_in_workdir(config_of(command), saved, command.workdir), command
 
 
 def saved_config(workdir: Path) -> Config | None:
@@ -84,9 +85,6 @@ def config_in_workdir(config: Config, saved: Config | None, workdir: Path | None
             "Choose another --workdir, or restore these options"
         )
     return config
-
-
-TRAIN_HELP = "Trains a translator; the same command on a workdir with checkpoints resumes from the newest one."
 
 
 def train(argv: Sequence[str]) -> None:

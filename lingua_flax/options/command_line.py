@@ -108,12 +108,6 @@ def _table(section: Any, table: Any, prefix: str) -> tuple[Any, Any]:
     return section, table
 
 
-def build_with_config(command: type[SectionType], given: Given, base: Config) -> tuple[Config, SectionType]:
-    """Returns the config, with absolute paths, and all options of a command that has those of a config; as `build`."""
-    built = build(command, given, **dict(base))
-    return config_of(built), built
-
-
 def config_of(options: Section) -> Config:
     """Returns the config, with absolute paths, that is part of the options of a command."""
     return with_absolute_paths(Config(**{name: getattr(options, name) for name in Config.model_fields}))
