@@ -57,7 +57,7 @@ def _to_others(host: str) -> dict[int, socket.socket]:
     token = secrets.token_hex(16)
     connections: dict[int, socket.socket] = {}
     with listen(0) as server:
-        _shared(f"{token} {server.getsockname()[1]} {host}")
+        gather_texts(f"{token} {server.getsockname()[1]} {host}")
         deadline = time.monotonic() + CONNECT_TIMEOUT
         while len(connections) < jax.process_count() - 1 and (left := deadline - time.monotonic()) > 0:
             server.settimeout(left)
@@ -76,7 +76,7 @@ def _to_others(host: str) -> dict[int, socket.socket]:
 
 
 def _to_first() -> dict[int, socket.socket]:
-    token, port, host = _shared("").split(" ")
+    token, port, host = gather_texts("")[0].split(" ")
     try:
         connection = socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT)
         connection.sendall(f"{token} {jax.process_index()}".encode())
@@ -84,11 +84,6 @@ def _to_first() -> dict[int, socket.socket]:
         return {0: connection}
     except OSError:  # the first process warns of it
         return {}
-
-
-def _shared(message: str) -> str:
-    """Returns the message of the first process, in all of them."""
-    return gather_texts(message)[0]
 
 
 def gather_texts(text: str) -> list[str]:

@@ -15,12 +15,8 @@ from lingua_flax.host.errors import UserError
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes a file atomically: even after a power failure, it has either its previous or its complete new content."""
-    temporary = path.with_name(f".{path.name}.partial")
-    with open(temporary, "wb") as file:
+    with new_file(path) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 
 from lingua_flax.data.known_words import WORDS_NAME, KnownWords
 from lingua_flax.data.tokenizer import model_paths, parse_tokenizers
+from lingua_flax.host.files import write_atomically
 from lingua_flax.host.version import VERSION
 from lingua_flax.options.config_files import CONFIG_NAME, HELD_OUT_NAME, as_json, to_toml
 from lingua_flax.options.schema import Config
@@ -53,8 +54,7 @@ def write_network(
 
     It can translate and be trained further with --init-from.
     """
-    workdir = Workdir(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        workdir.write(name, content)
-    save_network(workdir.checkpoints, step, params, metadata)
+        write_atomically(folder / name, content)
+    save_network(Workdir(folder).checkpoints, step, params, metadata)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lingua_flax.devices.processes import check_equal_on_all_processes, in_all_processes, on_first_process
+from lingua_flax.host.files import write_atomically
 from lingua_flax.runs.checkpoint import Check, Checkpoints
 from lingua_flax.runs.workdir import Workdir
 
@@ -52,7 +53,7 @@ class SavedRun:
                 log.warning(message, self._workdir.path, self._workdir.set_metrics_aside())
             self._workdir.replace_metrics(lines)
             for name, content in files.items():
-                self._workdir.write(name, content)
+                write_atomically(self._workdir.path / name, content)
 
         on_first_process(write)
         return lines

@@ -56,10 +56,6 @@ class Workdir:
         self.path.mkdir(parents=True, exist_ok=True)
         self.lock()
 
-    def write(self, name: str, content: bytes) -> None:
-        """Writes a file atomically: it is complete or does not exist."""
-        write_atomically(self.path / name, content)
-
     def append_metrics(self, lines: Iterable[dict[str, Any]]) -> None:
         """Appends JSON objects, one per line, to metrics.jsonl; killing the process afterwards loses none of them."""
         with open(self.metrics, "a", encoding="utf-8") as file:
@@ -102,4 +98,4 @@ class Workdir:
     def replace_metrics(self, lines: Iterable[dict[str, Any]]) -> None:
         """Replaces the lines of metrics.jsonl, if the file exists."""
         if self.metrics.exists():
-            self.write(self.metrics.name, "".join(json.dumps(line) + "\n" for line in lines).encode())
+            write_atomically(self.metrics, "".join(json.dumps(line) + "\n" for line in lines).encode())

@@ -220,9 +220,9 @@ def test_strangers_and_unreachable_hosts_do_not_end_a_run(monkeypatch, caplog):
             client.sendall(greeting)
             clients.append(client)
 
-    monkeypatch.setattr(lifeline, "_shared", come)
+    monkeypatch.setattr(lifeline, "gather_texts", come)
     assert list(lifeline._to_others("host.invalid")) == [2]
     assert "process 1 cannot reach host.invalid" in caplog.text
     for address in ("token 1 host.invalid", f"token {free_port()} 127.0.0.1"):
-        monkeypatch.setattr(lifeline, "_shared", lambda _, address=address: address)
+        monkeypatch.setattr(lifeline, "gather_texts", lambda _, address=address: [address])
         assert lifeline._to_first() == {}

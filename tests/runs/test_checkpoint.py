@@ -111,7 +111,7 @@ def test_newest_and_best_are_kept(tmp_path):
 def test_step_may_be_saved_again_and_a_kill_meanwhile_loses_nothing(tmp_path):
     """Again means after its validation: only the metadata changes, and its file is replaced at once."""
     save(tmp_path, [5, 6])
-    (tmp_path / "6" / "metadata" / ".metadata.partial").write_text("{")  # of a process that was killed
+    (tmp_path / "6" / "metadata" / ".metadata.0123abcd.partial").write_text("{")  # of a process that was killed
     assert restore(tmp_path)[2]["best_step"] is None
     checkpoints = Checkpoints(tmp_path, 2)
     checkpoints.save(6, params(6), training(6), {"validated": 6}, 6)
