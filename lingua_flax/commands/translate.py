@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from lingua_flax.commands.translator_command import LineOptions, TranslatorCommand, open_translator
 from lingua_flax.data.glossary import read_glossary
 from lingua_flax.data.text_files import check_aligned, chunks, decode_lines, encode_lines, read_lines
-from lingua_flax.host.cache import cache_directory
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.figures import FORMATS
 from lingua_flax.host.files import check_distinct_files, check_writable
@@ -124,7 +123,7 @@ def open_lines(options: TranslateCommand) -> Iterator[str]:
     elif sys.stdin is None:
         raise UserError("standard input is closed; give the text with --input")
     elif at_a_terminal(options) and sys.stdout.isatty():
-        lines = prompt_lines("> ", cache_directory() / "translate_history")
+        lines = prompt_lines("> ")
     else:
         lines = decode_lines(sys.stdin.buffer, "standard input")
     if not options.attention:

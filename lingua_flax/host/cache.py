@@ -1,4 +1,4 @@
-"""Location of the cache: prepared corpora and compiled programs, which can be recreated, and the prompt's history."""
+"""Location of the cache: prepared corpora and compiled programs, which can be recreated."""
 
 import os
 from pathlib import Path

@@ -51,25 +51,22 @@ class Terminal:
 
 
 def test_the_prompt_translates_each_line_and_remembers_it(trained, tmp_path):
-    history = tmp_path / "lingua-flax" / "translate_history"
-    history.parent.mkdir()
-    history.write_text("three.\nnine.\n")
     with Terminal("translate", "--workdir", trained[0], "--beam-size", "1", cache=tmp_path) as translating:
         translating.type("one two.\r", "deux un !")
         translating.type("\r")  # an empty line stays empty
-        translating.type("\x1b[A\x1b[A\x1b[A\r", "trois !")  # up, up, up: a line of another process
+        translating.type("three.\r", "trois !")
+        translating.type("\x1b[A\x1b[A\r", "deux un !")  # up, up: the first line
         for _ in range(PROMPTLY):  # a signal that arrives before Python starts to wait for input would not wake it
             translating.process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 assert translating.process.wait(1) == 130
                 break
         assert termios.tcgetattr(translating.slave) == translating.settings  # readline has restored the terminal
-    assert history.read_text() == "three.\nnine.\none two.\nthree.\n"
 
 
-def test_the_prompt_ends_at_ctrl_d_and_handles_signals_only_while_it_waits(monkeypatch, tmp_path):
+def test_the_prompt_ends_at_ctrl_d_and_handles_signals_only_while_it_waits(monkeypatch):
     monkeypatch.setattr("builtins.input", Mock(side_effect=["one.", EOFError]))
-    handler, lines = signal.getsignal(signal.SIGINT), prompt_lines("> ", tmp_path / "history")
+    handler, lines = signal.getsignal(signal.SIGINT), prompt_lines("> ")
     assert next(lines) == "one."
     assert signal.getsignal(signal.SIGINT) is handler
     assert not list(lines)
