@@ -1,4 +1,4 @@
-"""Packs pairs into rows: a window of draws, some of them varied, is packed by sentence length.
+"""Packs pairs into rows: a window of draws, some of them augmented, is packed by sentence length.
 
 A window is a function of (corpora, seed, window number) and does not depend on earlier windows. Therefore any process
 can make any window, and a position in the data is two integers: a window and a row in it.
@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lingua_flax.data.augmented_pairs import AugmentedPairs, Ids
 from lingua_flax.data.draw_order import Drawn, Draws, random_words
 from lingua_flax.data.tokenized_pairs import TokenizedPairs
-from lingua_flax.data.varied_pairs import Ids, VariedPairs
 
 FlatIds = tuple[np.ndarray, np.ndarray]  # the concatenated source ids and the concatenated target ids of a corpus
 # Draws in a window, at most. On Multi30k with rows of 64, the longer side is filled to 97.9% with windows of 2,048
@@ -61,14 +61,14 @@ class Window:
 class Planner:
     """Makes windows by number; picklable, since the corpora are files. No sentence is longer than `row_length`.
 
-    The seed determines the order of pairs and rows, and variants of pairs if there is a VariedPairs for each corpus.
+    The seed determines the order of pairs and rows, and their variants if there is an AugmentedPairs for each corpus.
     """
 
     corpora: Sequence[TokenizedPairs]
     weights: Sequence[float]
     row_length: int
     seed: int
-    varied: Sequence[VariedPairs] = ()
+    augmented: Sequence[AugmentedPairs] = ()
 
     @functools.cached_property
     def draws(self) -> Draws:
@@ -83,7 +83,7 @@ class Planner:
     @property
     def samples(self) -> bool:
         """Whether segmentations are sampled, which takes far longer than packing."""
-        return any(corpus.samplers for corpus in self.varied)
+        return any(corpus.samplers for corpus in self.augmented)
 
     def window(self, number: int) -> Window:
         """Returns the window with this number, counted from 0."""
@@ -91,7 +91,7 @@ class Planner:
         begin, end = (at * len(self.draws) // self.windows_per_epoch for at in (part, part + 1))
         drawn = self.draws[epoch * len(self.draws) + np.arange(begin, end)]
         starts, lengths = self._locate_sentences(drawn)
-        corpora, ids = self._vary(drawn, starts, lengths) if self.varied else (drawn.corpora, None)
+        corpora, ids = self._vary(drawn, starts, lengths) if self.augmented else (drawn.corpora, None)
         rows = assign_rows(lengths[0], lengths[1], self.row_length)
         count = int(rows.max()) + 1
         # assign_rows orders rows by their longest sentence; they are shuffled so that a batch mixes lengths.
@@ -111,10 +111,10 @@ class Planner:
         return starts, lengths
 
     def _vary(self, drawn: Drawn, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, FlatIds]:
-        """Replaces starts and lengths of varied pairs by those in new ids; returns corpora as in Window, and ids."""
+        """Replaces starts and lengths of augmented pairs by those in new ids; returns corpora as in Window, and ids."""
         corpora, keys = drawn.corpora.copy(), random_words(self.seed, *drawn)
         changed, sources, targets = [np.arange(0)], Ids(), Ids()
-        for number, corpus in enumerate(self.varied):
+        for number, corpus in enumerate(self.augmented):
             selected = np.flatnonzero(drawn.corpora == number)
             draws, *ids = corpus.draw(drawn.pairs[selected], keys[selected])
             changed.append(selected[draws])

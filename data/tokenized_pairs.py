@@ -55,14 +55,14 @@ class TokenizedPairs:
         return TokenizedPairs(self.source, self.target, np.unique(np.concatenate(too_long)))
 
 
-def tokenize(pairs: PairSource, fingerprint: str, tokenizer: Tokenizer, cache: Path) -> TokenizedPairs:
-    """Returns the tokenized training pairs of the corpus with this fingerprint, written to the cache on first use.
+def tokenize(pairs: PairSource, digest: str, tokenizer: Tokenizer, cache: Path) -> TokenizedPairs:
+    """Returns the tokenized training pairs of the corpus with this digest, written to the cache on first use.
 
     Raises UserError if the cache folder cannot be written or the tokenized pairs in it are damaged, and RunError if the
     disk is full.
     """
-    key = json_digest([_FORMAT, fingerprint, tokenizer.fingerprint, tokenizer.source_tags])
-    directory = prepared_corpus.prepare(cache, "tokens", key, lambda path: _write(path, pairs, tokenizer))
+    key = json_digest([_FORMAT, digest, tokenizer.digest, tokenizer.source_tags])
+    directory = prepared_corpus.cached_folder(cache, "tokens", key, lambda path: _write(path, pairs, tokenizer))
     try:
         source, target = (RaggedArray.open(directory / side, dtype) for side, dtype in _dtypes(tokenizer).items())
         stored = (directory / _DIGEST_NAME).read_text()

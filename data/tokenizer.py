@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Self
 
 import sentencepiece
 
+from lingua_flax.data.augmentation import augment_pair, draw_augmentations
 from lingua_flax.data.corpora.corpus import Pair, PairSource
 from lingua_flax.data.draw_order import random_words
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.data.known_words import KnownWords, UnknownWords
 from lingua_flax.data.placeholders import PLACEHOLDERS, Protected, protect, protect_pair
-from lingua_flax.data.text_changes import change_pair, draw_changes
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import TokenizerConfig
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -72,7 +72,7 @@ class Tokenizer:
         return self.target.normalize("A").endswith("a")
 
     @property
-    def fingerprint(self) -> str:
+    def digest(self) -> str:
         """SHA-256 of both models, in hex, without the source tags."""
         models = self.source.serialized_model_proto() + self.target.serialized_model_proto()
         return hashlib.sha256(models).hexdigest()
@@ -231,7 +231,7 @@ def train_tokenizer(
 
     If there are more than TRAINING_PAIRS, that many evenly spaced pairs are used. The same pairs always give the same
     bytes. The model of the source side also has the tags, as pieces for `Tokenizer.with_source_tag`. `fractions` of the
-    pairs have CHANGES: with 7% in upper case, a sentence of Multi30k in upper case takes 21 pieces, and without 51.
+    pairs have AUGMENTATIONS: with 7% in upper case, a sentence of Multi30k in upper case takes 21 pieces, without 51.
 
     Raises UserError if the vocabulary is too large or too small for the corpus.
     """
@@ -250,8 +250,8 @@ def _training_pairs(pairs: PairSource, placeholders: int, fractions: Mapping[str
         stride = len(pairs) / TRAINING_PAIRS
         chosen = (pairs[int(i * stride)] for i in range(TRAINING_PAIRS))
     if any(fractions.values()):
-        changes = (draw_changes(fractions, random_words(number))[0] for number in itertools.count())
-        chosen = map(change_pair, chosen, changes)
+        changes = (draw_augmentations(fractions, random_words(number))[0] for number in itertools.count())
+        chosen = map(augment_pair, chosen, changes)
     return (protect_pair(pair, PLACEHOLDERS[:placeholders]) for pair in chosen)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lingua_flax.data.augmented_pairs import AugmentedPairs
 from lingua_flax.data.corpora import prepared_corpus
 from lingua_flax.data.corpora.corpus import Corpus
 from lingua_flax.data.mixture import JoinedPairs, TrainingCorpus, open_training_corpora
@@ -17,7 +18,6 @@ from lingua_flax.data.subword_sampling import samplers_of
 from lingua_flax.data.tokenized_pairs import TokenizedPairs, tokenize
 from lingua_flax.data.tokenizer import MIXTURE_TAG, Tokenizer, parse_tokenizers, read_models, train_tokenizer
 from lingua_flax.data.training_batches import rows_per_epoch
-from lingua_flax.data.varied_pairs import VariedPairs
 from lingua_flax.host.cache import cache_directory
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import UserError
@@ -44,22 +44,22 @@ class TrainingData:
         return self.corpora[0].corpus
 
     @functools.cached_property
-    def fingerprints(self) -> Mapping[str, str]:
+    def data_digests(self) -> Mapping[str, str]:
         """Digests of data and tokenizer, which a checkpoint must match to be resumed."""
-        corpus, *mixture = (training.corpus.fingerprint for training in self.corpora)
-        return {"corpus": corpus, "mixture": json_digest(mixture), "tokenizer": self.tokenizer.fingerprint}
+        corpus, *mixture = (training.corpus.digest for training in self.corpora)
+        return {"corpus": corpus, "mixture": json_digest(mixture), "tokenizer": self.tokenizer.digest}
 
     def rows_per_epoch(self) -> int:
         """Returns the rows that the pairs of one epoch fill; counted once and cached with the prepared corpora."""
         data, planner, alpha = self.config.data, self.planner, self.config.tokenizer.sampling_alpha
         tags = [data.tag_target, *(entry.tag_source for entry in data.mixture)]
-        described = [self.fingerprints, planner.weights, tags, data.row_length, planner.seed, alpha, dict(data.augment)]
+        described = [self.data_digests, planner.weights, tags, data.row_length, planner.seed, alpha, dict(data.augment)]
         key = json_digest(["rows", ROWS_FORMAT, *described])
 
         def count(folder: Path) -> None:
             (folder / "rows.json").write_text(json.dumps(rows_per_epoch(planner)))
 
-        folder = prepared_corpus.prepare(cache_directory(data.cache_directory), "epochs", key, count)
+        folder = prepared_corpus.cached_folder(cache_directory(data.cache_directory), "epochs", key, count)
         try:
             return int(json.loads((folder / "rows.json").read_text()))
         except (OSError, ValueError, TypeError) as error:
@@ -87,14 +87,14 @@ def open_training_data(config: Config, tokenizer_files: Sequence[Path] = ()) -> 
         remedy = f"train it with --control_symbols={','.join(_tags(corpora))}"
         raise UserError(f"{tokenizer_files[0]}: {error}; {remedy}") from error
     row_length, fractions, alpha = config.data.row_length, dict(config.data.augment), config.tokenizer.sampling_alpha
-    tokenized, varied = [], []
+    tokenized, augmented = [], []
     for training, tagged in zip(corpora, tokenizers, strict=True):
         tokenized.append(_tokenized_pairs(config.data, training, tagged))
         if alpha or any(fractions.values()):
             samplers = samplers_of(tagged, alpha) if alpha else None
-            varied.append(VariedPairs(tokenized[-1], training.pairs, tagged, row_length, fractions, samplers))
+            augmented.append(AugmentedPairs(tokenized[-1], training.pairs, tagged, row_length, fractions, samplers))
     weights = [training.weight for training in corpora]
-    planner = Planner(tokenized, weights, row_length, config.training.seed, varied)
+    planner = Planner(tokenized, weights, row_length, config.training.seed, augmented)
     if len(corpora) > 1:
         _log_shares(corpora, planner)
     return TrainingData(config, corpora, tokenizers[0], models, planner)
@@ -115,7 +115,7 @@ def _tags(corpora: Sequence[TrainingCorpus]) -> list[str]:
 def _tokenized_pairs(config: DataConfig, training: TrainingCorpus, tokenizer: Tokenizer) -> TokenizedPairs:
     """Returns the pairs that fit into a row, and logs how many these are and how long the sentences are."""
     cache = cache_directory(config.cache_directory)
-    all_pairs = tokenize(training.pairs, training.corpus.fingerprint, tokenizer, cache)
+    all_pairs = tokenize(training.pairs, training.corpus.digest, tokenizer, cache)
     pairs = all_pairs.no_longer_than(config.row_length)
     kept, total, longer = (f"{count:,}" for count in (len(pairs), len(all_pairs), len(all_pairs) - len(pairs)))
     sample = np.unique(np.linspace(0, len(all_pairs) - 1, SAMPLED_LENGTHS, dtype=np.int64))

@@ -48,7 +48,7 @@ class Corpus:
     """A parallel corpus.
 
     Attributes:
-      fingerprint: SHA-256, in hex, of the languages and the training pairs in order, and of nothing else.
+      digest: SHA-256, in hex, of the languages and the training pairs in order, and of nothing else.
       splits: in the order train, validation, test, others; very small corpora may lack validation and test.
       notes: what the user should know, such as what was held out; one sentence each.
       held_out: the splits whose pairs were held out of the given training pairs.
@@ -60,7 +60,7 @@ class Corpus:
     name: str
     source_language: str
     target_language: str
-    fingerprint: str
+    digest: str
     splits: Mapping[str, PairSource]
     notes: tuple[str, ...] = ()
     held_out: tuple[str, ...] = ()

@@ -45,19 +45,19 @@ def open_prepared(
     languages = (config.source_language, config.target_language)
     divided_as = [sha256(config.held_out)] if config.held_out else []
     key = json_digest([kind, _FORMAT, languages, made_from, *divided_as])
-    folder = prepare(cache_directory(config.cache_directory), kind, key, write)
+    folder = cached_folder(cache_directory(config.cache_directory), kind, key, write)
     try:
         contents = json.loads((folder / CONTENTS_NAME).read_text(encoding="utf-8"))
         splits = {split: StoredPairs(folder, split, **summary) for split, summary in contents["splits"].items()}
-        fingerprint = json_digest([languages, contents["splits"]["train"]["sha256"]])
+        digest = json_digest([languages, contents["splits"]["train"]["sha256"]])
         notes, held_out = tuple(contents["notes"]), tuple(contents["held_out"])
         by_target = contents["held_out_by_target"]
-        return Corpus(name or kind, *languages, fingerprint, splits, notes, held_out, by_target)
+        return Corpus(name or kind, *languages, digest, splits, notes, held_out, by_target)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise damaged(folder, error) from error
 
 
-def prepare(cache: Path, kind: str, key: str, write: Callable[[Path], None]) -> Path:
+def cached_folder(cache: Path, kind: str, key: str, write: Callable[[Path], None]) -> Path:
     """Returns the folder CACHE/KIND/KEY; if it does not exist yet, write(temporary folder) fills it first.
 
     Of processes that call this at once, one writes, and the others wait for it; what a killed one leaves is removed by

@@ -56,7 +56,7 @@ def distill(argv: Sequence[str]) -> None:
         on_first_process(functools.partial(_lock, options.output))
         translator = load_translator(options, options.data.tagged_language)
         corpus = in_all_processes(functools.partial(_open_corpus, options, translator.step))
-        unfinished = UnfinishedOutput(options.output, _identity(translator, corpus.fingerprint, options))
+        unfinished = UnfinishedOutput(options.output, _identity(translator, corpus.digest, options))
         _translate(translator, corpus.split("train"), options, unfinished)
 
 
@@ -74,19 +74,19 @@ def _open_corpus(options: DistillCommand, step: int) -> Corpus:
     data, trained_on = map(with_absolute_paths, (options.data, read_workdir_config(options.workdir).data))
     corpus = open_corpus(data)
     if data == trained_on:
-        check_corpus(options.workdir, step, corpus.fingerprint, "train")
+        check_corpus(options.workdir, step, corpus.digest, "train")
     return corpus
 
 
-def _identity(translator: Translator, corpus_fingerprint: str, options: DistillCommand) -> str:
+def _identity(translator: Translator, corpus_digest: str, options: DistillCommand) -> str:
     from lingua_flax.devices.platform import compute_precision
     from lingua_flax.runs.checkpoint import digests
 
     networks = [digests("params", network.params) for network in translator.members]
-    tokenizer = (translator.tokenizer.fingerprint, translator.tokenizer.source_tags)
+    tokenizer = (translator.tokenizer.digest, translator.tokenizer.source_tags)
     precision = compute_precision(options.devices.precision, translator.mesh)
     decoding = {name: getattr(options, name) for name in DecodingOptions.model_fields if name != "batch_size"}
-    return json_digest([networks, tokenizer, precision, corpus_fingerprint, decoding])
+    return json_digest([networks, tokenizer, precision, corpus_digest, decoding])
 
 
 class UnfinishedOutput:

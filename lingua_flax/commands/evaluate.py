@@ -111,7 +111,7 @@ def read_lines_to_score(steps: Sequence[int], options: EvaluateCommand) -> Evalu
 
     corpus = open_corpus(options.data)
     for workdir, step in zip((options.workdir, *options.ensemble), steps, strict=True):
-        check_corpus(workdir, step, corpus.fingerprint, options.split, corpus.held_out)
+        check_corpus(workdir, step, corpus.digest, options.split, corpus.held_out)
     return EvaluationSet.from_split(corpus, options.split)
 
 

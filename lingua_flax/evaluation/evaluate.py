@@ -8,8 +8,8 @@ from typing import Any, Self
 from rich.markup import escape
 from rich.table import Table
 
+from lingua_flax.data.augmentation import AUGMENTATIONS, no_final_punctuation
 from lingua_flax.data.corpora.corpus import Corpus, FindReadings
-from lingua_flax.data.text_changes import CHANGES, no_final_punctuation
 from lingua_flax.evaluation.bleu import score
 from lingua_flax.evaluation.contrast import count_contrast
 from lingua_flax.evaluation.multi30k_protocol import PublishedBLEU, comparability_note
@@ -98,15 +98,15 @@ def evaluate(
 def perturbed_scores(
     translator: Translator, data: EvaluationSet, options: DecodingOptions, tokenize: str, untouched: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """Returns the scores of the given translations of the untouched sources, and of those with each of the CHANGES.
+    """Returns scores of the given translations of the untouched sources, and of those with each of the AUGMENTATIONS.
 
     All are compared with the same references, without regard to case and final punctuation: whether these should follow
     the source is a matter of taste, and the scores differ only by what else is lost.
     """
     references = [list(map(no_final_punctuation, each)) for each in (data.references, *data.more_references)]
     translations = {"untouched": untouched}
-    with progress_bar(len(CHANGES) * len(data.sources), "sentences") as advance:
-        for name, change in CHANGES.items():
+    with progress_bar(len(AUGMENTATIONS) * len(data.sources), "sentences") as advance:
+        for name, change in AUGMENTATIONS.items():
             lines = translator.translate_sentences(list(map(change, data.sources)), options, after_batch=advance)
             translations[name] = [line.text for line in lines]
     return {

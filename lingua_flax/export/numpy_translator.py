@@ -21,7 +21,7 @@ from sentencepiece import SentencePieceProcessor
 EPSILON = 1e-6  # of all norms
 # The options of the network that this program knows, which may have any value or one of those in KNOWN.
 ANY = {"num_encoder_layers", "num_decoder_layers", "embed_dim", "num_heads", "mlp_dim", "max_length", "position_base"}
-IRRELEVANT = {"dropout_rate", "attention_dropout_rate", "attention"}  # only training reads them
+IRRELEVANT = {"dropout_rate", "attention"}  # only training reads them
 KNOWN = {
     "activation": ("relu", "gelu"),
     "norm": ("pre", "post"),

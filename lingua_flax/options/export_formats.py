@@ -13,7 +13,7 @@ ExportFormat = Literal["ctranslate2", "safetensors", "transformers", "html", "wo
 Values = dict[str, tuple[Any, ...] | None]  # by the fields of [model], those that a format knows; None: all
 
 SIZES = ("num_encoder_layers", "num_decoder_layers", "embed_dim", "num_heads", "mlp_dim", "max_length")
-ONLY_IN_TRAINING = ("dropout_rate", "attention_dropout_rate", "attention")
+ONLY_IN_TRAINING = ("dropout_rate", "attention")
 KNOWN_TO_ALL: Values = {
     **dict.fromkeys((*SIZES, *ONLY_IN_TRAINING)),
     "activation": ("relu", "gelu"),

@@ -35,7 +35,7 @@ from lingua_flax.host.version import VERSION
 from lingua_flax.runs.workdir import Workdir
 
 COMMIT_MARK = "commit_success.txt"
-METADATA_FORMAT = 8  # increase it when this program can no longer use checkpoints that earlier versions have written
+METADATA_FORMAT = 9  # increase it when this program can no longer use checkpoints that earlier versions have written
 Check = Callable[[dict[str, Any]], None]  # raises UserError for an incompatible checkpoint, given its metadata
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def _metadata_file(directory: Path, step: int) -> Path:
     return directory / str(step) / "metadata" / "metadata"  # as Orbax names it
 
 
-def check_corpus(workdir: Path, step: int, fingerprint: str, split: str, held_out: Sequence[str] = ()) -> None:
+def check_corpus(workdir: Path, step: int, digest: str, split: str, held_out: Sequence[str] = ()) -> None:
     """Raises UserError if a split depends on the training pairs, and these are not those of the intact checkpoint.
 
     A split that was held out of them is chosen anew after a change: it may have pairs that the network was trained on.
@@ -94,7 +94,7 @@ def check_corpus(workdir: Path, step: int, fingerprint: str, split: str, held_ou
         return
     metadata = read_metadata(Workdir(workdir).checkpoints, step)
     check_format(metadata, workdir)
-    if metadata["fingerprints"]["corpus"] != fingerprint:
+    if metadata["data_digests"]["corpus"] != digest:
         raise UserError(
             f"{workdir}: its corpus has changed since checkpoint {step}, so the {split} split is no longer the same, "
             "and the network may have been trained on what is now held out; restore the original files (lingua-flax "

@@ -41,7 +41,7 @@ def new_metadata(config: Config, tokenizer_models: Sequence[bytes], several_sent
         "format": METADATA_FORMAT,
         "version": VERSION,
         "best_step": None,
-        "fingerprints": {"corpus": "", "tokenizer": parse_tokenizers(tokenizer_models).fingerprint},
+        "data_digests": {"corpus": "", "tokenizer": parse_tokenizers(tokenizer_models).digest},
         "several_sentences": several_sentences,
         "config": as_json(config),
     }

@@ -23,7 +23,7 @@ def checkpoint_metadata(
         "version": VERSION,
         "data": data_position,
         "progress": progress._asdict(),
-        "fingerprints": prepared.fingerprints,
+        "data_digests": prepared.data_digests,
         "several_sentences": prepared.several_sentences,
         "config": as_json(prepared.config),
         "num_steps": prepared.num_steps,
@@ -40,7 +40,7 @@ def check_unchanged(metadata: dict[str, Any], prepared: Preparation, workdir: Pa
             f"{workdir}: its checkpoints were made with a different config: {'; '.join(differences)}. "
             f"Restore the old values in {CONFIG_NAME}, or choose another --workdir"
         )
-    saved, current = metadata["fingerprints"], prepared.fingerprints
+    saved, current = metadata["data_digests"], prepared.data_digests
     if changed := [name for name in saved if saved[name] != current.get(name)]:
         raise UserError(
             f"{workdir}: its checkpoints were made with a different {' and a different '.join(changed)} "

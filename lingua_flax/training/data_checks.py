@@ -125,7 +125,7 @@ def _check_origin(origin: Path, corpus: Corpus) -> None:
         return
     try:
         theirs = open_training_corpora(read_workdir_config(origin).data)
-        check_corpus(origin, saved_steps(Workdir(origin).checkpoints)[-1], theirs[0].corpus.fingerprint, "train")
+        check_corpus(origin, saved_steps(Workdir(origin).checkpoints)[-1], theirs[0].corpus.digest, "train")
     except (UserError, DamagedCheckpoint) as error:
         log.warning("it is not known whether %s was trained on test sentences of this run: %s", origin, error)
         return

@@ -28,7 +28,7 @@ def matching_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[
     translator = Translator.load(origin, devices=config.devices)
     available = params_by_name(gather_to_host(translator.params))
     wanted = params_by_name(structure(config.model, tokenizer.source_vocab_size, tokenizer.target_vocab_size).params)
-    same_vocabulary = translator.tokenizer.fingerprint == tokenizer.fingerprint
+    same_vocabulary = translator.tokenizer.digest == tokenizer.digest
     inherited, others = {}, collections.defaultdict(list)  # others: names by the reason why they are not inherited
     for name, leaf in wanted.items():
         if name not in available:

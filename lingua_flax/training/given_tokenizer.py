@@ -20,7 +20,7 @@ def given_tokenizer(config: Config, workdir: Path | None) -> Sequence[Path]:
     """
     given, in_workdir = config.tokenizer.model_file, model_paths(workdir or Path(), joint=config.tokenizer.joint)
     if workdir and all(path.exists() for path in [*in_workdir, workdir / CONFIG_NAME]):
-        if given and given.exists() and load_tokenizer([given]).fingerprint != load_tokenizer(in_workdir).fingerprint:
+        if given and given.exists() and load_tokenizer([given]).digest != load_tokenizer(in_workdir).digest:
             raise UserError(
                 f"tokenizer.model_file {given} is not the tokenizer that {workdir} was made with (the content "
                 f"differs); set it to {workdir}/tokenizer.model, or choose another --workdir"

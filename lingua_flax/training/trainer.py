@@ -84,7 +84,7 @@ def _prepare(config: Config, workdir: Workdir) -> tuple[Preparation, ValidationS
     compared = {
         "version of lingua-flax or jax": json_digest([VERSION, jax.__version__]),
         "config": config_digest(prepared.config),
-        **prepared.fingerprints,
+        **prepared.data_digests,
         "validation split": validation_set.digest,
         "number of steps": json_digest(prepared.num_steps),
         "run in training.init_from": json_digest(digests("params", dict(prepared.inherited))),

@@ -101,7 +101,7 @@ def load_networks(
     networks = [_load_one(path, checkpoint, devices, mesh, target_language) for path in workdirs]
     tokenizer = networks[0].tokenizer
     for path, network in zip(workdirs, networks, strict=True):
-        if network.tokenizer.fingerprint != tokenizer.fingerprint:
+        if network.tokenizer.digest != tokenizer.digest:
             raise UserError(
                 f"{path}: its tokenizer differs from that of {workdir}; all runs of an ensemble must share one "
                 "tokenizer (tokenizer.model_file)"
@@ -138,7 +138,7 @@ def _load_one(
     def check(metadata: dict[str, Any]) -> None:
         check_format(metadata, workdir)
         step = metadata["step"]
-        if metadata["fingerprints"]["tokenizer"] != tokenizer.fingerprint:
+        if metadata["data_digests"]["tokenizer"] != tokenizer.digest:
             raise UserError(f"{workdir}: its tokenizer is not the one that checkpoint {step} was trained with")
         if changed := refused_changes(metadata["config"], config, f"in checkpoint {step}", "model."):
             raise UserError(f"{workdir}: its {CONFIG_NAME} differs from its checkpoints: {'; '.join(changed)}")

@@ -185,10 +185,10 @@ def test_run_resumes_only_with_the_same_mixture(trained, toy, tmp_path):
     """Whose files may have been moved."""
     workdir, moved = trained[0], write_mixture(tmp_path).parent
     files = ["--data.mixture.0.train-source", moved / "more.en", "--data.mixture.0.train-target", moved / "more.de"]
-    saved = read_metadata(workdir / "checkpoints", STEPS)["fingerprints"]
-    assert prepared(toy, workdir, *files).fingerprints == saved
+    saved = read_metadata(workdir / "checkpoints", STEPS)["data_digests"]
+    assert prepared(toy, workdir, *files).data_digests == saved
     (moved / "more.de").write_text((moved / "more.de").read_text().replace("eins", "ein"))
-    changed = prepared(toy, workdir, *files).fingerprints
+    changed = prepared(toy, workdir, *files).data_digests
     assert [name for name in saved if changed[name] != saved[name]] == ["mixture"]
     with pytest.raises(UserError, match=r"data.mixture.0.weight: 1.0 in the workdir, now 2.0"):
         prepared(toy, workdir, "--data.mixture.0.weight", 2)

@@ -45,10 +45,10 @@ def test_pairs_are_as_published(multi30k, cache):
         texts = [gzip.decompress((multi30k / f"{name}.{code}.gz").read_bytes()).decode() for code in ("en", "de")]
         assert list(corpus.split(split)) == list(zip(*(text[:-1].split("\n") for text in texts), strict=True))
         assert len(corpus.split(split)) == count
-    assert opened(cache, multi30k).fingerprint == corpus.fingerprint
+    assert opened(cache, multi30k).digest == corpus.digest
     assert len(complete(cache)) == 1
     other = opened(cache, multi30k, "de", "en")
-    assert other.fingerprint != corpus.fingerprint
+    assert other.digest != corpus.digest
     assert [tuple(reversed(pair)) for pair in other.split("test")] == list(corpus.split("test"))
 
 
@@ -88,7 +88,7 @@ def test_test_sets_that_exist_are_used(tmp_path, cache, monkeypatch):
     assert list(first.splits) == ["train", "validation", "test", "test_2018_flickr"]
     for split, stem in multi30k._FILES.items():
         assert list(second.split(split)) == [(f"{stem}.en 0", f"{stem}.de 0")]
-    assert first.fingerprint == second.fingerprint
+    assert first.digest == second.digest
 
 
 # Downloads.
@@ -108,7 +108,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_files_are_downloaded_once_and_verified(cache, server, capfd):
     downloaded, from_files = opened(cache, None), opened(cache.with_name("other"), server)
     assert list(downloaded.split("train")) == list(from_files.split("train"))
-    assert downloaded.fingerprint == from_files.fingerprint
+    assert downloaded.digest == from_files.digest
     shutil.rmtree(server)
     assert opened(cache, None).split("test")[0] == from_files.split("test")[0]  # from the cache
     assert capfd.readouterr() == ("", "")

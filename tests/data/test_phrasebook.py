@@ -168,7 +168,7 @@ def test_corpus_is_generated_again_only_if_its_source_changes(cache, monkeypatch
     assert sizes(first) == {"train": 3, "validation": 1, "test": 1, "contrast": 4}
     assert [english for split in first.splits.values() for english, _ in split] == [f"Line {i}." for i in range(9)]
     monkeypatch.setattr(phrasebook, "source_digest", lambda: "changed")
-    assert open_corpus(config).fingerprint == first.fingerprint
+    assert open_corpus(config).digest == first.digest
     monkeypatch.setattr(phrasebook, "_SEED", 1)
-    assert open_corpus(config).fingerprint != first.fingerprint
+    assert open_corpus(config).digest != first.digest
     assert seeds == [0, 0, 1]

@@ -32,7 +32,7 @@ def test_corpus_is_prepared_once(files, monkeypatch):
     stamp = folder.stat().st_mtime_ns
     again = files.open(train_source=files.write("moved.en", lines), train_target=files.write("moved.de", lines))
     assert folder.stat().st_mtime_ns == stamp
-    assert (again.fingerprint, again.notes) == (first.fingerprint, first.notes)
+    assert (again.digest, again.notes) == (first.digest, first.notes)
     assert list(again.split("train")) == list(first.split("train"))
     monkeypatch.setattr(prepared_corpus, "_FORMAT", 1)
     files.open(train_source=lines, train_target=lines)
@@ -40,11 +40,11 @@ def test_corpus_is_prepared_once(files, monkeypatch):
 
 
 def test_changed_input_is_prepared_again(files):
-    """The fingerprint covers only languages and training pairs, so that checkpoints remain valid otherwise."""
+    """The digest covers only languages and training pairs, so that checkpoints remain valid otherwise."""
     given = {"train_source": numbered(100), "train_target": numbered(100, "Zeile")}
     one, two, three = (files.write(f"{name}.tsv", [f"a\t{name}"]) for name in ("one", "two", "three"))
-    fingerprints = [
-        files.open(**given | options).fingerprint
+    digests = [
+        files.open(**given | options).digest
         for options in (
             {},
             {"train_target": [*numbered(99, "Zeile"), "Zeile 1OO"]},
@@ -58,15 +58,15 @@ def test_changed_input_is_prepared_again(files):
         )
     ]
     assert len(prepared(files.cache)) == 9
-    assert len(set(fingerprints[:6])) == 6
-    assert fingerprints[5] == fingerprints[6]
-    assert fingerprints[7] == fingerprints[8]
+    assert len(set(digests[:6])) == 6
+    assert digests[5] == digests[6]
+    assert digests[7] == digests[8]
 
 
-def test_fingerprint_depends_on_sentence_boundaries(files):
+def test_digest_depends_on_sentence_boundaries(files):
     pairs = ["ab\tc\nd\te\n", "a\tbc\nd\te\n", "abd\tc\n \te\n", "a\tc\nbd\te\n"]
     tables = [files.write(f"{number}.tsv", text) for number, text in enumerate(pairs)]
-    assert len({files.open(train_source=table).fingerprint for table in tables}) == len(pairs)
+    assert len({files.open(train_source=table).digest for table in tables}) == len(pairs)
 
 
 def test_default_cache_directory(tmp_path, monkeypatch):
@@ -118,7 +118,7 @@ def test_full_disk_is_reported(cache, file, count):
             writer.write([Pair("x", "y")] * count)
 
     with pytest.raises(RunError, match=r"the disk is full.*--data\.cache-directory"):
-        prepared_corpus.prepare(cache, "any", KEY, write)
+        prepared_corpus.cached_folder(cache, "any", KEY, write)
     assert prepared(cache) == []
 
 
@@ -139,9 +139,9 @@ def test_waiting_threads_use_what_another_prepared_or_take_over_if_it_fails(cach
         (folder / "file").touch()
 
     with ThreadPoolExecutor(3) as pool:
-        first = pool.submit(prepared_corpus.prepare, cache, "any", KEY, write)
+        first = pool.submit(prepared_corpus.cached_folder, cache, "any", KEY, write)
         assert started.wait(HUNG_AFTER)
-        others = [pool.submit(prepared_corpus.prepare, cache, "any", KEY, write) for _ in range(2)]
+        others = [pool.submit(prepared_corpus.cached_folder, cache, "any", KEY, write) for _ in range(2)]
         time.sleep(0.2)  # so that they wait for the first
         release.set()
     with pytest.raises(ValueError, match="on purpose"):
@@ -160,14 +160,14 @@ def write(folder):
     (folder / "leftover" / "deep").mkdir(parents=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
-prepared_corpus.prepare(pathlib.Path(sys.argv[1]), "any", "{KEY}", write)
+prepared_corpus.cached_folder(pathlib.Path(sys.argv[1]), "any", "{KEY}", write)
 """
 
 
 def test_remains_of_a_killed_process_are_removed(cache, run):
     assert run("-c", KILLED, cache).returncode == -signal.SIGKILL
     assert [path.name for path in prepared(cache)] == ["0" * 16 + ".incomplete", "0" * 16 + ".lock"]
-    folder = prepared_corpus.prepare(cache, "any", KEY, lambda folder: (folder / "file").touch())
+    folder = prepared_corpus.cached_folder(cache, "any", KEY, lambda folder: (folder / "file").touch())
     assert [path.name for path in folder.iterdir()] == ["file"]
     assert prepared(cache) == [folder]
 

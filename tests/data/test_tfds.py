@@ -185,7 +185,7 @@ def test_splits_in_either_direction_and_under_all_names(cache, ted):
 
     other = opened(cache, languages="en pt", directory=ted.parent)
     assert [tuple(reversed(pair)) for pair in other.split("test")] == list(corpus.split("test"))
-    assert other.fingerprint != corpus.fingerprint
+    assert other.digest != corpus.digest
     ted.unlink()
     assert dataclasses.replace(opened(cache, name="ted_hrlr_translate"), splits=corpus.splits) == corpus
     assert len(prepared(cache)) == 2
@@ -268,4 +268,4 @@ def test_unusable_archives_are_refused(cache, ted, registered):
     assert prepared(cache) == []
     corpus = opened(cache, directory=ted.parent)
     assert sizes(corpus) == {"train": 300, "validation": 17, "test": 23}
-    assert corpus.fingerprint == used.fingerprint
+    assert corpus.digest == used.digest

@@ -85,7 +85,7 @@ def test_decoding_restores_the_text_and_a_typed_tag_is_text(options):
     ids = plain.encode_source(lines)
     assert all(tag not in line for line in ids)
     assert tagged.encode_source(lines) == [[tag, *ids[0]], [tag, *ids[1]], [EOS_ID], [EOS_ID]]
-    assert tagged.fingerprint == plain.fingerprint
+    assert tagged.digest == plain.digest
 
 
 def test_normalization():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lingua_flax.data.augmented_pairs import AugmentedPairs
 from lingua_flax.data.batch import Batch
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.packing import Planner
@@ -14,7 +15,6 @@ from lingua_flax.data.subword_sampling import samplers_of
 from lingua_flax.data.tokenized_pairs import tokenize
 from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
 from lingua_flax.data.training_batches import TrainingBatch, TrainingBatches
-from lingua_flax.data.varied_pairs import VariedPairs
 from lingua_flax.options.schema import AugmentConfig, TokenizerConfig
 from lingua_flax.options.special_ids import BOS_ID
 from tests.helpers.pairs import PAIRS
@@ -55,13 +55,13 @@ def identical(one: TrainingBatch, other: TrainingBatch) -> bool:
 def sampled_mixture(folder: Path) -> Planner:
     """Returns a planner that draws from two corpora of 120 and 80 pairs, 2 to 1, in sampled segmentations."""
     short = [Pair(*(" ".join(side.split()[:3]) for side in pair)) for pair in PAIRS]  # so that sampling is fast
-    varied: list[VariedPairs] = []
+    augmented: list[AugmentedPairs] = []
     configs = TokenizerConfig(vocab_size=80), TokenizerConfig(vocab_size=80, kind="bpe")
     for text, config in zip((short[:120], short[80:]), configs, strict=True):
         tokenizer = parse_tokenizers(train_tokenizer(PAIRS, config))
         pairs = tokenize(text, f"{len(text)} pairs", tokenizer, folder)
-        varied.append(VariedPairs(pairs, text, tokenizer, 40, dict(AugmentConfig()), samplers_of(tokenizer, 0.2)))
-    return Planner([each.pairs for each in varied], (2.0, 1.0), row_length=40, seed=3, varied=varied)
+        augmented.append(AugmentedPairs(pairs, text, tokenizer, 40, dict(AugmentConfig()), samplers_of(tokenizer, 0.2)))
+    return Planner([each.pairs for each in augmented], (2.0, 1.0), row_length=40, seed=3, augmented=augmented)
 
 
 def batches_digest(planner: Planner, state: Mapping[str, int], processes: int = 0) -> str:

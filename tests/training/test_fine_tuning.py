@@ -97,7 +97,7 @@ def test_options_of_a_tokenizer_that_is_not_trained_are_reported(trained, toy, t
     first = prepared(toy, tmp_path, *special)
     (tmp_path / "a.model").write_bytes(first.tokenizer_models[0])
     again = prepared(toy, tmp_path, *special, "--tokenizer.model-file", tmp_path / "a.model")
-    assert again.tokenizer.fingerprint == first.tokenizer.fingerprint
+    assert again.tokenizer.digest == first.tokenizer.digest
     assert "has no effect" not in caplog.text
     others = ["--tokenizer.kind", "bpe", "--tokenizer.vocab-size", 99, "--tokenizer.normalization", "nfkc"]
     assert prepared(toy, tmp_path / "other", *given, *others).tokenizer.source_vocab_size == 45

@@ -36,7 +36,7 @@ const EPSILON = 1e-6; // of all norms
 // The fields of the config that this code knows, which may have any value or one of those in KNOWN.
 const SIZES = ["num_encoder_layers", "num_decoder_layers", "embed_dim", "num_heads", "mlp_dim", "max_length"];
 const ANY = [...SIZES, "position_base"];
-const IRRELEVANT = ["dropout_rate", "attention_dropout_rate", "attention"]; // only training reads them
+const IRRELEVANT = ["dropout_rate", "attention"]; // only training reads them
 /** @type {Record<string, unknown[]>} */
 const KNOWN = {
   activation: ["relu", "gelu"],

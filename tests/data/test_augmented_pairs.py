@@ -8,15 +8,15 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from lingua_flax.data.augmentation import AUGMENTATIONS, augment_pair, draw_augmentations
+from lingua_flax.data.augmented_pairs import AugmentedPairs
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.draw_order import random_words
 from lingua_flax.data.packing import Planner
 from lingua_flax.data.subword_sampling import samplers_of
-from lingua_flax.data.text_changes import CHANGES, change_pair, draw_changes
 from lingua_flax.data.tokenized_pairs import TokenizedPairs, tokenize
 from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
 from lingua_flax.data.training_batches import TrainingBatches, rows_per_epoch
-from lingua_flax.data.varied_pairs import VariedPairs
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import AugmentConfig, TokenizerConfig
 from lingua_flax.options.special_ids import EOS_ID, UNK_ID
@@ -26,7 +26,7 @@ from tests.helpers.pairs import PAIRS
 from tests.toy import write_corpus
 
 ENDED = [Pair(f"{source}.", f"{target} !") for source, target in PAIRS]
-SOME, ALL = (dict(zip(CHANGES, values, strict=True)) for values in ((0.2, 0.3, 0.4), (1.0, 0.0, 1.0)))
+SOME, ALL = (dict(zip(AUGMENTATIONS, values, strict=True)) for values in ((0.2, 0.3, 0.4), (1.0, 0.0, 1.0)))
 
 
 def test_changes():
@@ -38,17 +38,19 @@ def test_changes():
         ("v. 1.5 (a)", "V. 1.5 (A)", "V. 1.5 (A)", "v. 1.5 (a)"),
         ("?!", "?!", "?!", "?!"),
     ):
-        assert [change(text) for change in CHANGES.values()] == changed
-    assert list(AugmentConfig.model_fields) == list(CHANGES)
+        assert [change(text) for change in AUGMENTATIONS.values()] == changed
+    assert list(AugmentConfig.model_fields) == list(AUGMENTATIONS)
 
 
 def test_changes_are_drawn_independently_with_their_probabilities():
-    chosen = draw_changes(SOME, random_words(7, np.arange(40_000)))
+    chosen = draw_augmentations(SOME, random_words(7, np.arange(40_000)))
     np.testing.assert_allclose(chosen.mean(axis=0), list(SOME.values()), atol=0.01)
     np.testing.assert_allclose((chosen[:, 0] & chosen[:, 2]).mean(), 0.08, atol=0.01)
-    certain = draw_changes(dict(zip(CHANGES, (0.0, 1.0, 0.0), strict=True)), random_words(7, np.arange(1000)))
+    certain = draw_augmentations(
+        dict(zip(AUGMENTATIONS, (0.0, 1.0, 0.0), strict=True)), random_words(7, np.arange(1000))
+    )
     assert (certain == [False, True, False]).all()
-    assert change_pair(Pair("a b.", "c !"), (True, False, True)) == Pair("A B", "C")
+    assert augment_pair(Pair("a b.", "c !"), (True, False, True)) == Pair("A B", "C")
 
 
 def test_the_tokenizer_is_trained_on_changed_pairs():
@@ -65,9 +67,9 @@ class Toy(NamedTuple):
     tokenizer: Tokenizer
     pairs: TokenizedPairs
 
-    def varied(self, alpha: float) -> VariedPairs:
+    def augmented(self, alpha: float) -> AugmentedPairs:
         samplers = samplers_of(self.tokenizer, alpha) if alpha else None
-        return VariedPairs(self.pairs, ENDED, self.tokenizer, 24, SOME, samplers)
+        return AugmentedPairs(self.pairs, ENDED, self.tokenizer, 24, SOME, samplers)
 
     def texts(self, sources, targets) -> list[Pair]:
         decoded = [self.tokenizer.source.decode(list(map(int, ids))) for ids in sources]
@@ -87,17 +89,17 @@ def toy(tmp_path_factory):
 @pytest.mark.parametrize("alpha", [0.0, 0.2])
 def test_a_variant_spells_the_changed_pair_and_fits_into_a_row(toy, alpha):
     indices = np.arange(len(toy.pairs))
-    keys, varied = random_words(5, indices), toy.varied(alpha)
-    draws, sources, targets = varied.draw(indices, keys)
-    chosen = zip(toy.pairs.positions(draws), draw_changes(SOME, keys)[draws], strict=True)
-    changed = [change_pair(ENDED[position], changes) for position, changes in chosen]
+    keys, augmented = random_words(5, indices), toy.augmented(alpha)
+    draws, sources, targets = augmented.draw(indices, keys)
+    chosen = zip(toy.pairs.positions(draws), draw_augmentations(SOME, keys)[draws], strict=True)
+    changed = [augment_pair(ENDED[position], changes) for position, changes in chosen]
     assert toy.texts(sources, targets) == changed
     assert all(ids[0] == toy.tokenizer.source_tags[0] for ids in sources)
     assert all(ids[-1] == EOS_ID for ids in [*sources, *targets])
     assert 20 < max(map(len, [*sources, *targets])) <= 24
     assert ((sources, targets) == toy.tokenizer.encode_pairs(changed)) == (alpha == 0)
-    assert pickle.loads(pickle.dumps(varied)).draw(indices, keys)[1:] == (sources, targets)
-    plain = dataclasses.replace(varied, fractions=dict.fromkeys(CHANGES, 0.0))
+    assert pickle.loads(pickle.dumps(augmented)).draw(indices, keys)[1:] == (sources, targets)
+    plain = dataclasses.replace(augmented, fractions=dict.fromkeys(AUGMENTATIONS, 0.0))
     sampled, others = (plain.draw(indices, each)[1] for each in (keys, keys + np.uint64(1)))
     assert (sampled != others) == (alpha > 0)
 
@@ -106,15 +108,15 @@ def test_a_pair_that_would_be_too_long_stays_as_it_is(tmp_path, toy):
     text = [Pair("the black cats were sleeping near the water", "un chien dort"), Pair("un chien", "a dog")]
     pairs = tokenize(text, "g", toy.tokenizer, tmp_path)
     limit = len(pairs[0][0])
-    varied = VariedPairs(pairs, text, toy.tokenizer, limit, ALL, None)
-    assert varied.draw(np.arange(2), np.arange(2))[0].tolist() == [1]
-    with closing(TrainingBatches(Planner([pairs], [1.0], limit, 3, [varied]), 2, processes=0)) as batches:
+    augmented = AugmentedPairs(pairs, text, toy.tokenizer, limit, ALL, None)
+    assert augmented.draw(np.arange(2), np.arange(2))[0].tolist() == [1]
+    with closing(TrainingBatches(Planner([pairs], [1.0], limit, 3, [augmented]), 2, processes=0)) as batches:
         packed = toy.texts(*zip(*pairs_in(next(batches).rows), strict=True))
     assert sorted(packed)[:2] == [Pair("UN CHIEN", "A DOG"), text[0]]
 
 
 def test_batches_have_every_pair_of_an_epoch_and_other_changes_in_the_next(toy):
-    planner, epochs = Planner([toy.pairs], [1.0], 24, seed=3, varied=[toy.varied(0.0)]), []
+    planner, epochs = Planner([toy.pairs], [1.0], 24, seed=3, augmented=[toy.augmented(0.0)]), []
     rows = [len(planner.window(number)) for number in (0, 1)]
     assert rows_per_epoch(planner) == rows[0]
     with closing(TrainingBatches(planner, 1, processes=0)) as batches:

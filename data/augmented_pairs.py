@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lingua_flax.data.augmentation import augment_pair, draw_augmentations
 from lingua_flax.data.corpora.corpus import Pair, PairSource
 from lingua_flax.data.placeholders import protect_pair
 from lingua_flax.data.subword_sampling import SubwordSampler
-from lingua_flax.data.text_changes import change_pair, draw_changes
 from lingua_flax.data.tokenized_pairs import TokenizedPairs
 from lingua_flax.data.tokenizer import Tokenizer, add_special_ids
 
@@ -17,11 +17,11 @@ Ids = list[list[int]]
 
 
 @dataclass(frozen=True)
-class VariedPairs:
+class AugmentedPairs:
     """Variants of training pairs, a function of random keys.
 
-    `pairs` are those of `text` with up to `max_length` tokens a side, `fractions` of which have each of the CHANGES;
-    their segmentations are sampled if there are samplers of source and target.
+    `pairs` are those of `text` with up to `max_length` tokens a side, `fractions` of which have each of the
+    AUGMENTATIONS; their segmentations are sampled if there are samplers of source and target.
     """
 
     pairs: TokenizedPairs
@@ -33,11 +33,11 @@ class VariedPairs:
 
     def draw(self, indices: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, Ids, Ids]:
         """Returns which of these draws, with uint64 keys, differ from the corpus, and their ids; none is too long."""
-        changes = draw_changes(self.fractions, keys)
+        changes = draw_augmentations(self.fractions, keys)
         draws = np.arange(len(keys)) if self.samplers else np.flatnonzero(changes.any(axis=1))
         positions = self.pairs.positions(indices[draws])
         chosen = zip(positions.tolist(), changes[draws].tolist(), strict=True)
-        texts = [change_pair(self.text[position], of_pair) for position, of_pair in chosen]
+        texts = [augment_pair(self.text[position], of_pair) for position, of_pair in chosen]
         sources, targets = self._sample(texts, keys[draws]) if self.samplers else self.tokenizer.encode_pairs(texts)
         fits = [max(map(len, sides)) <= self.max_length for sides in zip(sources, targets, strict=True)]
         return draws[fits], list(itertools.compress(sources, fits)), list(itertools.compress(targets, fits))

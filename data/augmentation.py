@@ -17,21 +17,21 @@ def no_final_punctuation(text: str) -> str:
     return _FINAL_PUNCTUATION.sub("", text)
 
 
-CHANGES: Mapping[str, Callable[[str], str]] = {  # by option of [data.augment], in the order in which they are applied
+AUGMENTATIONS: Mapping[str, Callable[[str], str]] = {  # by option of [data.augment], in order
     "upper_case": str.upper,
     "title_case": lambda text: _WORD_BEGINNING.sub(lambda match: match[0].title(), text),
     "no_final_punctuation": no_final_punctuation,
 }
 
 
-def draw_changes(fractions: Mapping[str, float], keys: np.ndarray) -> np.ndarray:
-    """Returns which CHANGES pairs have, drawn with these probabilities by their uint64 keys: [pairs, changes]."""
-    limits = np.array([fractions[name] for name in CHANGES]) * 2.0**64
+def draw_augmentations(fractions: Mapping[str, float], keys: np.ndarray) -> np.ndarray:
+    """Returns which AUGMENTATIONS pairs have, drawn with these probabilities by their uint64 keys: [pairs, changes]."""
+    limits = np.array([fractions[name] for name in AUGMENTATIONS]) * 2.0**64
     return random_words(keys[:, None], np.arange(len(limits))) < limits
 
 
-def change_pair(pair: Pair, chosen: Sequence[bool]) -> Pair:
-    """Returns the pair with the chosen CHANGES on both sides."""
-    for change, is_chosen in zip(CHANGES.values(), chosen, strict=True):
+def augment_pair(pair: Pair, chosen: Sequence[bool]) -> Pair:
+    """Returns the pair with the chosen AUGMENTATIONS on both sides."""
+    for change, is_chosen in zip(AUGMENTATIONS.values(), chosen, strict=True):
         pair = Pair(*map(change, pair)) if is_chosen else pair
     return pair
