@@ -121,3 +121,10 @@ def test_implementation_is_selected_by_platform_and_options():
         else:
             with pytest.raises(UserError, match=of_fused):
                 selected_attention(fused, mesh)
+
+
+def test_position_encodings_that_may_change_scores_are_refused():
+    config = config_of("fused", {})
+    changed = config.model_copy(update={"model": config.model.model_copy(update={"positions": "other"})})
+    with pytest.raises(UserError, match="does not support other positions"):
+        selected_attention(changed, mesh_of("gpu"))

@@ -36,6 +36,7 @@ ROWS, POSITIONS = 8, 1024  # maximum per program on a TPU: the nine blocks of th
 # A100, A10, L4, H100, B200 and RTX 5090), and the warps that share a program. The backward pass of one attention of the
 # base model takes 0.20 ms with 8 warps, 0.73 with 4 (an H200, a variant of this kernel).
 GPU_WIDTHS, GPU_LENGTHS, WARPS = (16, 32, 64), (16, 32, 64, 128), 8
+POSITIONS_BEFORE = ("sinusoidal", "learned", "rotary")  # encodings that have changed its operands, and no scores
 
 
 class Operands(NamedTuple):
@@ -262,6 +263,8 @@ def _why_not_fused(config: Config, mesh: Mesh) -> str | None:
     device = mesh.devices.flat[0]
     if device.platform not in ("tpu", "gpu") or is_older_than_ampere(device):
         return "runs only on TPUs and on NVIDIA GPUs of the Ampere generation or later"
+    if model.positions not in POSITIONS_BEFORE:
+        return f"does not support {model.positions} positions (model.positions)"
     if device.platform == "gpu":
         if (precision := compute_precision(config.devices.precision, mesh)) != BFLOAT16:
             return f"computes in bfloat16 on GPUs, not in {precision.activations} (devices.precision)"
