@@ -1,12 +1,14 @@
 """The size of a run, as reported by --dry-run and by a run that is out of memory."""
 
 import json
+from typing import get_args
 
 import jax
 import pytest
 
 from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.model.flops import training_flops
+from lingua_flax.model.parameters import params_by_name
 from lingua_flax.model.transformer import structure
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import DataConfig, MeshConfig, ModelConfig
@@ -54,6 +56,15 @@ def test_flops_match_a_count_by_hand():
     """D = 2, F = 3, V = 5, S = 2, T = 1; products: encoder layer 48 + 24, decoder layer 20 + 32 + 12, output 10."""
     config = ModelConfig(num_encoder_layers=1, num_decoder_layers=2, embed_dim=2, num_heads=1, mlp_dim=3)
     assert training_flops(config, 5, 2, 1) == 3 * 2 * (48 + 24 + 2 * (20 + 32 + 12) + 10)
+
+
+@pytest.mark.parametrize("activation", get_args(ModelConfig.model_fields["activation"].annotation))
+def test_flops_count_all_kernels(activation):
+    """At one position on each side: each kernel once, the output embedding, and two products of width 2 with heads."""
+    config = ModelConfig(num_encoder_layers=1, num_decoder_layers=1, embed_dim=2, num_heads=1, activation=activation)
+    sizes = {name: leaf.size for name, leaf in params_by_name(structure(config, 5, 5).params).items()}
+    kernels = sum(size for name, size in sizes.items() if name.endswith("kernel"))
+    assert training_flops(config, 5, 1, 1) == 3 * 2 * (kernels + 5 * 2 + 3 * 2 * 2)
 
 
 def test_operations_and_memory_match_the_compiled_step(monkeypatch, toy):
