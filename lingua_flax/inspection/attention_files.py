@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 
 
 def position_table(translator: Translator) -> np.ndarray:
-    """Returns the model's position encodings, [max_length, D]; raises UserError if its positions are rotary."""
+    """Returns the model's position encodings, [max_length, D]; raises UserError if none are added."""
     table = nnx.merge(translator.graphdef, translator.params).position_table()
     if table is None:
-        raise UserError("this model's positions are rotary: queries and keys are rotated, and no encodings are added")
+        raise UserError(f"this model's positions are {translator.config.positions}, which are not added to embeddings")
     return np.asarray(table)
 
 
