@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from lingua_flax.options.export_formats import ONLY_IN_TRAINING, SIZES
 from lingua_flax.options.schema import ModelConfig
 from lingua_flax.options.special_ids import BOS_ID, PAD_ID
 
@@ -17,15 +18,16 @@ class Translator(nn.Module):
     """The counterpart of model/transformer.py: tied embeddings, sinusoidal positions and torch.nn.Transformer.
 
     Raises:
-      SystemExit: the config has other positions or qk_norm.
+      SystemExit: the config has an option that this model does not know, or another value than its only one.
     """
 
     positions: torch.Tensor  # encodings, [max_length, D]
 
     def __init__(self, config: ModelConfig, vocab_size: int):
         super().__init__()
-        if config.positions != "sinusoidal" or config.qk_norm:
-            raise SystemExit("error: the PyTorch model supports only sinusoidal positions without qk_norm")
+        known = {name: getattr(config, name) for name in (*SIZES, *ONLY_IN_TRAINING, "norm", "position_base")}
+        if config != ModelConfig(**known):
+            raise SystemExit(f"error: of [model], the PyTorch model supports only {', '.join(known)}")
         d = config.embed_dim
         self.embedding = nn.Embedding(vocab_size, d)
         nn.init.normal_(self.embedding.weight, std=d**-0.5)
