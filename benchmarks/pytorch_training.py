@@ -18,6 +18,7 @@ from torch import nn
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import Config
 from lingua_flax.options.special_ids import PAD_ID
+from lingua_flax.training.optimizer import num_warmup_steps
 
 POOL = 100  # batches; pairs are sorted by length within a pool of about this many
 
@@ -68,7 +69,7 @@ def train(config: Config, options: argparse.Namespace) -> dict[str, float]:
     model = Translator(config.model, options.vocab_size)
     o = config.optimizer
     optimizer = torch.optim.Adam(model.parameters(), lr=o.peak_lr, betas=(o.beta1, o.beta2), eps=o.epsilon, fused=True)
-    warmup = max(1, o.num_warmup_steps(options.steps))
+    warmup = max(1, num_warmup_steps(o, options.steps))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))
     seconds = tokens = 0.0
     token_shares: list[tuple[float, float]] = []

@@ -312,13 +312,6 @@ class OptimizerConfig(SectionWithAlternatives):
     clip_norm: NonNegativeFloat = 1.0
     """Maximum global norm of the gradients, to which larger ones are scaled down; 0 turns clipping off."""
 
-    def num_warmup_steps(self, num_steps: int) -> int:
-        """Returns the number of warm-up steps in a run of num_steps; a share never covers all of them."""
-        if self.warmup_steps is not None:
-            return self.warmup_steps
-        assert self.warmup_share is not None  # exactly one of the two has a value
-        return min(num_steps - 1, round(self.warmup_share * num_steps))
-
     @model_validator(mode="after")
     def _options_agree(self) -> OptimizerConfig:
         if self.name != "adamw":

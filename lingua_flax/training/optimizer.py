@@ -11,6 +11,14 @@ import optax
 from lingua_flax.options.schema import OptimizerConfig
 
 
+def num_warmup_steps(config: OptimizerConfig, num_steps: int) -> int:
+    """Returns the number of warm-up steps in a run of num_steps; a share never covers all of them."""
+    if config.warmup_steps is not None:
+        return config.warmup_steps
+    assert config.warmup_share is not None  # exactly one of the two has a value
+    return min(num_steps - 1, round(config.warmup_share * num_steps))
+
+
 def learning_rate(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
     """Returns the learning rate as a function of the step, counted from 1: linear warm-up to the peak, then a schedule.
 
@@ -18,7 +26,7 @@ def learning_rate(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
     peak), "cosine" decays to 0 at step `num_steps`, and "constant" stays at the peak. So does "wsd" (Hu et al. 2024),
     whose rates are to be multiplied by `decay_factor`.
     """
-    warmup = config.num_warmup_steps(num_steps)
+    warmup = num_warmup_steps(config, num_steps)
 
     def inverse_sqrt(steps_after_warmup: jax.typing.ArrayLike) -> jax.Array:
         peak_step = max(1, warmup)

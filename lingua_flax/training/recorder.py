@@ -15,6 +15,7 @@ from lingua_flax.host.terminal import console_for_progress, print_table
 from lingua_flax.options.schema import Config
 from lingua_flax.runs.learning_curves import Curves, draw_curves
 from lingua_flax.runs.workdir import Workdir
+from lingua_flax.training.optimizer import num_warmup_steps
 from lingua_flax.training.tensorboard_events import EventFiles
 from lingua_flax.training.validation import Validation
 
@@ -47,7 +48,7 @@ class Recorder:
         """
         self._workdir, self._title, self._config, self._num_steps = workdir, title, config, num_steps
         self._on_metrics = on_metrics
-        self._warmup_steps = config.optimizer.num_warmup_steps(num_steps)
+        self._warmup_steps = num_warmup_steps(config.optimizer, num_steps)
         self._is_drawn = False
         self._curves, self._bleu_description = Curves(logged_lines), bleu_description
         self._events = None

@@ -8,6 +8,7 @@ from lingua_flax.data.training_data import TrainingData
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import CONFIG_NAME, read_workdir_config
 from lingua_flax.options.schema import FALLING_SCHEDULES, MAX_COUNT, Config
+from lingua_flax.training.optimizer import num_warmup_steps
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +33,9 @@ def with_warmup_steps(config: Config, num_steps: int, workdir: Path) -> Config:
     A share is replaced by the steps in the workdir's config, or by that share of num_steps if there is none.
     """
     optimizer = config.optimizer
-    steps = computed = optimizer.num_warmup_steps(num_steps)
+    steps = computed = num_warmup_steps(optimizer, num_steps)
     if optimizer.warmup_share is not None and (workdir / CONFIG_NAME).exists():
-        steps = read_workdir_config(workdir).optimizer.num_warmup_steps(num_steps)
+        steps = num_warmup_steps(read_workdir_config(workdir).optimizer, num_steps)
     if steps != computed:
         now = f"optimizer.warmup_share {optimizer.warmup_share:g} would now be {computed}"
         log.info("warm-up stays at the %d steps with which this run was started; %s", steps, now)
