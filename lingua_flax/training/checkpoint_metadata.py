@@ -7,6 +7,7 @@ from typing import Any
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
 from lingua_flax.options.config_files import CONFIG_NAME, as_json, refused_changes
+from lingua_flax.options.schema import FALLING_SCHEDULES
 from lingua_flax.runs.checkpoint import METADATA_FORMAT, check_format
 from lingua_flax.training.preparation import Preparation
 from lingua_flax.training.progress import Progress
@@ -52,7 +53,7 @@ def check_unchanged(metadata: dict[str, Any], prepared: Preparation, workdir: Pa
 def warn_of_changes(metadata: dict[str, Any], prepared: Preparation, progress: Progress, attention: str) -> None:
     """Warns if the run goes on from the checkpoint in another way than it would have without an interruption."""
     schedule, before, now = prepared.config.optimizer.schedule, metadata["num_steps"], prepared.num_steps
-    if before != now and (schedule == "cosine" or (schedule == "wsd" and not progress.decay_start)):
+    if before != now and schedule in FALLING_SCHEDULES and not progress.decay_start:
         steps = f"{before} when this checkpoint was saved and now {now}"
         effect = "the learning rates change from here on"
         log.warning("the %s schedule depends on the number of steps, %s: %s", schedule, steps, effect)
