@@ -74,9 +74,8 @@ def read_options(argv: Sequence[str]) -> tuple[CompareCommand, Systems]:
         raise UserError(f"{missing}: no such file or folder; give workdirs of runs, or text files of translations")
     workdirs = [path for path in paths if not path.is_file()]
     if not workdirs:
-        raise UserError(
-            f"{paths[0]}: a file, like all others; one must be the workdir of a run, whose corpus is scored"
-        )
+        remedy = "one system must be the workdir of a run, whose corpus is scored"
+        raise UserError(f"{paths[0]} is a file of translations; {remedy}")
     config = read_workdir_config(workdirs[0])
     sections = {"data": config.data, "evaluation": config.evaluation, "devices": config.devices.compute}
     options = build(CompareCommand, given, **sections)

@@ -100,7 +100,7 @@ REFUSED = {
         ("none: no such file or folder; give workdirs", "W --baseline none"),
         ("--plot a.jpg: the name must end in .png or .svg or .pdf", "W --plot a.jpg"),
         ("--split has no effect with --source", "W --split train --source x.tsv"),
-        ("one: a file, like all others; one must be the workdir", "one --baseline two"),
+        ("one is a file of translations; one system must be the workdir", "one --baseline two"),
         ("--split must be one", "one --baseline W --split test train"),
         ("--baseline-beam-size has no effect without a run as --baseline", "W --baseline one --baseline-beam-size 1"),
         ("has 37 lines, but one has 1; they must be aligned", "W --baseline one"),
