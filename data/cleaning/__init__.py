@@ -1,10 +1,14 @@
 """Cleaning parallel text: reading what people have, mending it, and finding the pairs that do not match."""
 
-import importlib.util
+import sys
 
-PACKAGES = ("ftfy", "py3langid")  # of the extra clean
+from lingua_flax.host.installation import has_package
+
+PACKAGES: tuple[str, ...] = ("ftfy", "py3langid")  # of the extra clean
+if sys.version_info < (3, 14):  # from then on it is in the standard library
+    PACKAGES = (*PACKAGES, "backports.zstd")
 
 
 def is_installed() -> bool:
     """Returns whether the packages of the extra clean are there; corpus_filters.py and report.py need none."""
-    return all(map(importlib.util.find_spec, PACKAGES))
+    return all(map(has_package, PACKAGES))

@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from sentencepiece import SentencePieceNormalizer
@@ -28,7 +27,7 @@ from lingua_flax.data.text_files import read_lines
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.files import write_atomically
-from lingua_flax.host.installation import install_command
+from lingua_flax.host.installation import has_package, install_command
 from lingua_flax.host.interruption import interruption
 from lingua_flax.host.locks import lock_until_exit
 from lingua_flax.host.workers import start_program
@@ -69,7 +68,7 @@ class BuildCommand(command_line.Command):
     """Clean the corpus, train 30 steps to measure the speed, and print all stages with estimated times."""
 
     def check(self, given: command_line.Given) -> None:
-        if missing := [package for package in PACKAGES if not find_spec(package)]:
+        if missing := [package for package in PACKAGES if not has_package(package)]:
             raise UserError(f"build needs {', '.join(missing)}: {install_command('clean,export')}")
         if self.source_language == self.target_language:
             raise UserError(f"--target-language {self.target_language} is the source language; choose another")

@@ -1,11 +1,20 @@
-"""How this program was installed, and so how an extra is added to it."""
+"""Which packages are installed, and how an extra is added to this program, by how it was installed itself."""
 
 import json
 from importlib.metadata import distribution
+from importlib.util import find_spec
 from pathlib import Path
 
 NAME = "lingua-flax"
 ROOT = Path(__file__).parent.parent.parent  # of the repository, unless this is installed from a wheel
+
+
+def has_package(name: str) -> bool:
+    """Returns whether a package is installed, without importing it."""
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # of the package around it
+        return False
 
 
 def install_command(extra: str) -> str:

@@ -135,7 +135,7 @@ def test_a_missing_package_and_a_folder_with_other_files_are_refused(recorder, t
     before = contents(tmp_path)
     with pytest.raises(UserError, match=r"built: has files, but none of a build; choose a new folder$"):
         build.build(arguments)
-    monkeypatch.setattr(build, "find_spec", lambda name: name not in ("ftfy", "ctranslate2"))
+    monkeypatch.setattr(build, "has_package", lambda name: name not in ("ftfy", "ctranslate2"))
     with pytest.raises(UserError, match=r"^build needs ftfy, ctranslate2: pip install -e '.*\[clean,export\]'$"):
         build.build(arguments)
     assert contents(tmp_path) == before

@@ -6,9 +6,12 @@ import csv
 import gzip
 import json
 import random
+import sys
 
 import pytest
 
+from lingua_flax.commands.clean import CleanCommand
+from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_config
 from lingua_flax.runs.checkpoint import COMMIT_MARK
 from lingua_flax.training.preparation import prepare
@@ -57,6 +60,14 @@ def test_clean_writes_pairs_rejected_pairs_and_a_report(succeed, refused, files)
     succeed(*CLEAN, "--output", "c.tsv.gz", cwd=files)
     rows = gzip.decompress((files / "c.tsv.gz").read_bytes()).decode().splitlines()
     assert rows == [f"{pair['en']}\t{pair['de']}" for pair in kept]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Zstandard is in the standard library")
+def test_a_package_that_is_missing_inside_of_another_is_named_by_its_extra(files, monkeypatch):
+    monkeypatch.setitem(sys.modules, "backports", None)
+    monkeypatch.delitem(sys.modules, "backports.zstd", raising=False)
+    with pytest.raises(UserError, match=r"^clean needs the extra clean: pip install -e "):
+        CleanCommand.read([str(files / "a.en"), str(files / "a.de.gz"), "--dry-run"])
 
 
 def test_config_file_and_dry_run(succeed, refused, files):
