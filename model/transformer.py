@@ -152,28 +152,32 @@ class Transformer(nnx.Module):
     def decode_step(
         self,
         tokens: Int[Array, "B K"],
-        index: Int[Array, ""],
-        beam_history: Int[Array, "B K L"],
+        positions: Int[Array, "B"],
+        slot: Int[Array, ""],
+        beam_history: Int[Array, "B K R"],
         encoded: EncodedSource,
         caches: list[KVCache],
     ) -> tuple[Float32[Array, "B K V"], list[KVCache]]:
-        """Computes the logits of every beam's token at position index + 1, given its token at position `index`.
+        """Computes the logits of every beam's token after `positions`, given its tokens at these positions.
 
-        A search reorders its beams at every position. Instead of reordering the caches, it passes `beam_history`, from
-        which the self-attention mask of every beam is built: for each beam and each position up to `index`, the row (0
-        to K - 1) in which the beam's token at that position was processed. Later positions are ignored. So the K beams
-        of a sentence are K queries to caches that they share. Those of the source are `encoded`; the others, of
-        length * K positions each, hold beam k at position t in entry t * K + k, and are returned with this position
-        added.
+        The tokens are kept in one slot of a ring of R slots for all sentences, which may be at different positions. A
+        search reorders its beams at every position. Instead of reordering the caches, it passes `beam_history`, from
+        which the self-attention mask of every beam is built: for each beam and each slot, the row (0 to K - 1) in which
+        the beam's token was processed there; slots before a sentence's first token are ignored. So the K beams of a
+        sentence are K queries to caches that they share. Those of the source are `encoded`; the others, of R * K
+        entries each, hold beam k of slot t in entry t * K + k, and are returned with these tokens added.
         """
-        beams, length = tokens.shape[1], beam_history.shape[2]
-        is_own = beam_history[..., None] == jnp.arange(beams)  # [B, K, length, K]
-        self_mask = (is_own & (jnp.arange(length) <= index)[:, None]).reshape(len(tokens), 1, beams, length * beams)
-        positions = jnp.full_like(tokens, index)
+        beams, slots = tokens.shape[1], beam_history.shape[2]
+        is_own = beam_history[..., None] == jnp.arange(beams)  # [B, K, R, K]
+        positions = jnp.minimum(positions[:, None], slots - 1)  # of a sentence that is done, they go on
+        age = (slot - jnp.arange(slots)) % slots
+        was_written = (age <= positions)[:, None, :, None]
+        self_mask = (is_own & was_written).reshape(len(tokens), 1, beams, slots * beams)
+        positions = jnp.broadcast_to(positions, tokens.shape)
         x, rotary = self._embed(self.target_embedding, tokens, positions), self._rotary(positions)
         updated = []
         for layer, source_cache, cache in zip(self.decoder, encoded.caches, caches, strict=True):
-            x, own, _ = layer(x, source_cache, self_mask, encoded.mask, rotary, past=cache, start=index * beams)
+            x, own, _ = layer(x, source_cache, self_mask, encoded.mask, rotary, past=cache, start=slot * beams)
             updated.append(own.attention.cache)
         return self.logits(self.decoder_norm(x) if self.decoder_norm else x), updated
 

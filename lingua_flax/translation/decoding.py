@@ -4,6 +4,7 @@ B sentences, S padded source length, P padded prefix length, K beams or samples,
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,15 +15,10 @@ import numpy as np
 from flax import nnx
 
 from lingua_flax.data.batch import Batch
-from lingua_flax.devices.compilation import compiled_program
-from lingua_flax.devices.processes import gather_to_host
-from lingua_flax.model.kv_cache import KVCache
-from lingua_flax.model.transformer import EncodedSource, Transformer
+from lingua_flax.model.transformer import Transformer
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation import search
-
-EXTRA_INITIAL_POSITIONS = 4  # of the caches, beyond the source length; few translations need more
 
 
 @jax.tree_util.register_dataclass
@@ -35,12 +31,13 @@ class Network:
 
 
 class DecodingRequest(NamedTuple):
-    """A batch of sentences to translate, as int32 arrays; `max_lengths` to `prefixes` are as in Constraints."""
+    """A batch of sentences to translate, as int32 arrays; `max_lengths` to `prefixes` are those of Constraints."""
 
     source: np.ndarray | jax.Array  # padded token ids, [B, S]
     visible: np.ndarray | jax.Array  # [B, S]; 0 at padding and at any other position that no layer may attend to
     max_lengths: np.ndarray | jax.Array
     min_lengths: np.ndarray | jax.Array
+    num_hypotheses: np.ndarray | jax.Array
     prefixes: np.ndarray | jax.Array
     numbers: np.ndarray | jax.Array  # line number and part number, [B, 2], which select the random numbers
 
@@ -57,13 +54,13 @@ def length_limit(source_tokens: int, prefix_tokens: int, options: DecodingOption
 
 
 class Program(NamedTuple):
-    """What the program that decodes a batch depends on, besides the networks and the shapes of the request."""
+    """What the programs that decode a batch depend on, besides the networks and the shapes of their arguments."""
 
     width: int  # K, the number of beams or samples
-    length: int  # L
+    room: int  # R, the number of positions for which a batch has room at first
     top_k: int | None = None
     top_p: float | None = None
-    keeps_full_batches: bool = True  # the batch stays together to the end: more to compute, less to compile
+    is_recorded: bool = False  # a single beam considers other tokens, too
 
 
 @jax.tree_util.register_dataclass
@@ -73,78 +70,111 @@ class Decoding:
 
     program: Program = dataclasses.field(metadata={"static": True})
     sampling: Any  # a seed, uint32, and a temperature, float32; None for a search
-    num_hypotheses: Any  # int32
     alpha: Any  # the exponent of the length penalty, float32
 
 
-def decoding_of(
-    options: DecodingOptions, request: DecodingRequest, max_length: int, num_hypotheses: int, keeps_full_batches: bool
-) -> Decoding:
-    """Returns how to decode a request with networks that accept `max_length` tokens."""
-    width = num_hypotheses if options.temperature else options.beam_size
-    length = length_limit(request.source.shape[1], request.prefixes.shape[1], options, max_length)
-    program = Program(width, length, options.top_k, options.top_p, keeps_full_batches)
-    sampling = (np.uint32(options.seed), np.float32(options.temperature)) if options.temperature else None
-    return Decoding(program, sampling, np.int32(num_hypotheses), np.float32(options.length_penalty))
+class Searched(NamedTuple):
+    """How far a batch has come, which sentences are done, and the hypotheses, as many as there are beams or samples."""
 
-
-def decode_batch(networks: Sequence[Network], request: DecodingRequest, how: Decoding) -> search.Hypotheses:
-    """Decodes a batch on the devices; returns the `num_hypotheses` best hypotheses of each sentence on the host."""
-    program = compiled_program(search_or_sample, networks, request, how)
-    hypotheses, count = gather_to_host(program(networks, request, how)), int(how.num_hypotheses)
-    return search.Hypotheses(hypotheses.tokens[:, :count], hypotheses.scores[:, :count])
+    progress: search.Progress
+    is_done: jax.Array  # [B]
+    hypotheses: search.Hypotheses
 
 
 @jax.jit
-def search_or_sample(networks: Sequence[Network], request: DecodingRequest, how: Decoding) -> search.Hypotheses:
-    """Decodes a batch; returns as many hypotheses as there are beams or samples."""
-    return search_from(networks, *initial(networks, request, how), how, request.numbers).run()
-
-
-def initial_room(request: DecodingRequest, program: Program) -> int:
-    """Returns the number of positions that the state of a search has room for at first."""
-    sufficient = request.source.shape[1] + request.prefixes.shape[1] + EXTRA_INITIAL_POSITIONS
-    return program.length if program.keeps_full_batches else min(program.length, sufficient)
-
-
-def initial(
-    networks: Sequence[Network], request: DecodingRequest, how: Decoding
-) -> tuple[search.Constraints, list[tuple[EncodedSource, list[KVCache]]]]:
-    """Returns the constraints of a search and its state: of each network, the encoded sources and empty caches."""
-    source, visible, *constraints = map(jnp.asarray, request[:5])
-    width, room = how.program.width, initial_room(request, how.program)
-    states = [model.start_decoding(source, width, room, visible) for model in _merged(networks)]
-    return search.Constraints(*constraints), states
-
-
-def search_from(
-    networks: Sequence[Network], constraints: search.Constraints, state: Any, how: Decoding, numbers: Any = None
-) -> search.Search:
-    """Returns the search from a state on, or the sampling, which needs the `numbers` of the request."""
-    width, length, top_k, top_p, keeps_full_batches = how.program
+def start(
+    networks: Sequence[Network], request: DecodingRequest, how: Decoding, max_steps: Any, enough: Any
+) -> Searched:
+    """Begins the search of a batch; the limits are those of `search.advance`."""
     models = _merged(networks)
+    progress = _begun(models, request, how)
+    return _searched(models, progress, how, jnp.ones(len(progress.begun), bool), max_steps, enough)
 
-    def step(tokens: jax.Array, index: jax.Array, beam_history: jax.Array, states: Any) -> tuple[jax.Array, Any]:
+
+@functools.partial(jax.jit, donate_argnames="progress")
+def go_on(
+    networks: Sequence[Network],
+    progress: search.Progress,
+    how: Decoding,
+    active: jax.Array,
+    max_steps: Any,
+    enough: Any,
+) -> Searched:
+    """Goes on with the search of a batch; the limits are those of `search.advance`."""
+    return _searched(_merged(networks), progress, how, active, max_steps, enough)
+
+
+@functools.partial(jax.jit, donate_argnames="progress")
+def join(
+    networks: Sequence[Network], progress: search.Progress, request: DecodingRequest, rows: jax.Array, how: Decoding
+) -> search.Progress:
+    """Puts the sentences of a request into rows of a batch, those with a number that no row has into none.
+
+    What the caches hold of the sentences before them is not visible to the new ones, so it stays.
+    """
+
+    def put(old: jax.Array, new: jax.Array) -> jax.Array:
+        return old.at[rows].set(new, mode="drop")
+
+    def of_sentences(progress: search.Progress) -> search.Progress:
+        return progress._replace(step=None, state=[source for source, _ in progress.state])  # type: ignore[arg-type]
+
+    new = _begun(_merged(networks), request, how)
+    new = new._replace(begun=new.begun + progress.step)
+    joined = jax.tree.map(put, of_sentences(progress), of_sentences(new))
+    caches = [caches for _, caches in progress.state]
+    return joined._replace(step=progress.step, state=list(zip(joined.state, caches, strict=True)))
+
+
+@functools.partial(jax.jit, static_argnames="room")
+def take(progress: search.Progress, rows: jax.Array, *, room: int) -> search.Progress:
+    """Returns rows of a batch that all began together, with room for so many positions, at least as many as before."""
+    progress = jax.tree.map(lambda leaf: leaf[rows] if leaf.ndim else leaf, progress)
+    width = progress.tokens.shape[1]
+    states = [(source, [cache.padded_to(room * width) for cache in caches]) for source, caches in progress.state]
+    return progress._replace(state=states).with_room(room)
+
+
+def _begun(models: Sequence[Transformer], request: DecodingRequest, how: Decoding) -> search.Progress:
+    source, visible, *constraints, numbers = map(jnp.asarray, request)
+    width, room = how.program.width, how.program.room
+    states = [model.start_decoding(source, width, room, visible) for model in models]
+    keys = _random_keys(how.sampling[0], numbers, width) if how.sampling else None
+    return _search(models, how).begin(search.Constraints(*constraints), states, room, keys)
+
+
+def _searched(
+    models: Sequence[Transformer],
+    progress: search.Progress,
+    how: Decoding,
+    active: jax.Array,
+    max_steps: Any,
+    enough: Any,
+) -> Searched:
+    own = _search(models, how)
+    progress = search.advance(own, progress, active, max_steps, enough)
+    return Searched(progress, own.done(progress), own.result(progress))
+
+
+def _search(models: Sequence[Transformer], how: Decoding) -> search.Search:
+    def step(
+        tokens: jax.Array, positions: jax.Array, slot: jax.Array, beam_history: jax.Array, states: Any
+    ) -> tuple[jax.Array, Any]:
         outputs = [
-            model.decode_step(tokens, index, beam_history, *state) for model, state in zip(models, states, strict=True)
+            model.decode_step(tokens, positions, slot, beam_history, *state)
+            for model, state in zip(models, states, strict=True)
         ]
         logits = _average_probabilities([logits for logits, _ in outputs])
         new_states = [(source, caches) for (source, _), (_, caches) in zip(states, outputs, strict=True)]
         return mask_special_tokens(logits), new_states
 
-    def grow(states: Any, length: int) -> Any:
-        return [(source, [cache.padded_to(length * width) for cache in caches]) for source, caches in states]
-
-    ((_, (cache, *_)), *_) = state
-    room = cache.values.shape[2] // width
-    task = search.SearchTask(constraints, length, BOS_ID, EOS_ID, how.alpha, room, grow, not keeps_full_batches)
+    program, ends = how.program, (BOS_ID, EOS_ID)
     if how.sampling:
-        seed, temperature = how.sampling
-        keys = _random_keys(seed, numbers, width)
-        return search.sample(step, state, task, keys=keys, temperature=temperature, top_k=top_k, top_p=top_p)
-    if width == 1:
-        return search.greedy_search(step, state, task)
-    return search.beam_search(step, state, task, beams=width, num_hypotheses=how.num_hypotheses)
+        sampling = search.Sampling(how.sampling[1], program.top_k, program.top_p)
+        return search.IndependentRows(step, program.width, *ends, how.alpha, sampling)
+    if program.width == 1 and not program.is_recorded:
+        return search.IndependentRows(step, 1, *ends, how.alpha)
+    return search.BeamSearch(step, program.width, *ends, how.alpha)
 
 
 def _merged(networks: Sequence[Network]) -> list[Transformer]:
@@ -169,14 +199,15 @@ def _average_probabilities(logits: Sequence[jax.Array]) -> jax.Array:
     return jax.nn.logsumexp(jax.nn.log_softmax(jnp.stack(logits)), axis=0) - math.log(len(logits))
 
 
-def _random_keys(seed: jax.Array | int, numbers: jax.Array | np.ndarray, samples: int) -> jax.Array:
-    """Returns keys [B, K], each a function of the seed, the sentence's numbers and the sample's index."""
+def _random_keys(seed: jax.Array | int, numbers: jax.Array, samples: int) -> jax.Array:
+    """Returns the data of keys [B, K], each a function of the seed, the sentence's numbers and the sample's index."""
 
     def key(number: jax.Array, sample_index: jax.Array) -> jax.Array:
         part_key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), number[0]), number[1])
         return jax.random.fold_in(part_key, sample_index)
 
-    return jax.vmap(jax.vmap(key, (None, 0)), (0, None))(jnp.asarray(numbers), jnp.arange(samples))
+    keys = jax.vmap(jax.vmap(key, (None, 0)), (0, None))(numbers, jnp.arange(samples))
+    return jax.random.key_data(keys)
 
 
 @jax.jit

@@ -27,6 +27,7 @@ from lingua_flax.runs.workdir import Workdir
 from lingua_flax.translation import decoding
 from lingua_flax.translation.sentences import MAX_SEVERAL_SENTENCES
 
+BATCH_SIZE_ON_CPU, BATCH_SIZE = 64, 512
 SCORING_BATCH_SIZE = 64  # sentence pairs, whose logits must all fit into memory
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,11 @@ class TrainedNetwork:
     def networks(self) -> list[decoding.Network]:
         """All networks of the ensemble, as arguments of compiled programs."""
         return [decoding.Network(member.graphdef, member.params) for member in self.members]
+
+    @property
+    def batch_size(self) -> int:
+        """The number of sentences that are searched together, large enough to keep the kind of device busy."""
+        return BATCH_SIZE_ON_CPU if self.mesh.devices.flat[0].platform == "cpu" else BATCH_SIZE
 
     @property
     def num_parameters(self) -> int:

@@ -33,7 +33,7 @@ def map_concurrently(
     def call(item: Item) -> tuple[Item, Result]:
         return item, function(item)
 
-    if max_workers == 1:
+    if max_workers <= 1:
         yield from map(call, items)
         return
     with ThreadPoolExecutor(max_workers) as threads:

@@ -33,6 +33,7 @@ class Part(NamedTuple):
     part: int = 0  # its number within the line, counted from 0
     prefix: Sequence[int] = ()  # with which its translation begins
     limit: int = 1  # the maximum number of tokens of its translation
+    num_hypotheses: int = 1  # that are needed
     masked: Sequence[int] = ()  # positions of the source that no layer attends to
 
 
@@ -92,14 +93,16 @@ def request_of(parts: Sequence[Part], options: DecodingOptions, rows: int, lengt
     visible = (source != PAD_ID).astype(np.int32)
     for row, part in zip(visible, parts, strict=False):
         row[list(part.masked)] = 0
-    limits = np.ones(rows, np.int32)
+    limits, needed = np.ones(rows, np.int32), np.ones(rows, np.int32)
     limits[: len(parts)] = [part.limit for part in parts]
+    needed[: len(parts)] = [part.num_hypotheses for part in parts]
     prefix_length = -(-max(len(part.prefix) for part in parts) // PREFIX_LENGTH_MULTIPLE) * PREFIX_LENGTH_MULTIPLE
     return DecodingRequest(
         source=source,
         visible=visible,
         max_lengths=limits,
         min_lengths=np.minimum(limits, options.min_decoding_length),
+        num_hypotheses=needed,
         prefixes=pad_rows([part.prefix for part in parts], rows, prefix_length),
         numbers=pad_rows([(part.line, part.part) for part in parts], rows, 2),
     )

@@ -1,52 +1,41 @@
 """Greedy search, beam search and sampling, independent of any model: they only need the logits of the next tokens.
 
-B sentences, K beams or samples, V vocabulary, L maximum number of tokens of a hypothesis, end token included, R number
-of positions that the state has room for (L, or at first fewer; see SearchTask).
+B sentences, K beams or samples, V vocabulary, R number of positions for which a batch has room.
 
-`step(tokens, index, beam_history, state)` receives the tokens [B, K] that precede position `index`. It returns the
-logits [B, K, V] for that position and the new state, a pytree of arrays [B, ...]. Hypotheses can change their row k
-from one position to the next, but the state is never reordered, because that would copy all of it. Instead,
-beam_history [B, K, R] holds the row that each hypothesis occupied at each position so far.
+A batch is searched in steps, at each of which every sentence gets one position. Its sentences may have begun at
+different steps: all write into the same slot of a ring of R slots, so that position p of a sentence that began at step
+s is in slot (s + p) % R, and no sentence may be longer than R. Slots of their own would need a scatter at every step,
+which is slow on CPUs.
+
+`step(tokens, positions, slot, beam_history, state)` receives the tokens [B, K] that precede the positions [B]. It
+returns the logits [B, K, V] for these positions and the new state, a pytree of arrays [B, ...]. Hypotheses can change
+their row k from one position to the next, but the state is never reordered, because that would copy all of it. Instead,
+beam_history [B, K, R] holds the row that each hypothesis occupied when each slot was written.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, Num, Shaped
+from jaxtyping import Array, Bool, Float, Int, Num, Shaped, UInt32
 
-Step = Callable[[jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
+Step = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
 IMPOSSIBLE = -1e30  # a log-probability that remains finite in sums, where minus infinity could produce NaN
 
 
 class Constraints(NamedTuple):
     """Constraints on hypotheses, given for each sentence so that no result depends on the rest of the batch.
 
-    Lengths count the end token, and max_lengths are at most L. The hypotheses begin with the prefixes, which are padded
-    with zeros; P may be 0.
+    Lengths count the end token, and max_lengths are at most R. The hypotheses begin with the prefixes, which are padded
+    with zeros; P may be 0. `num_hypotheses` of a sentence are needed, at most K: the best of them are certain.
     """
 
     max_lengths: Int[Array, "B"]
     min_lengths: Int[Array, "B"]
+    num_hypotheses: Int[Array, "B"]
     prefixes: Int[Array, "B P"]
-
-
-class SearchTask(NamedTuple):
-    """The arguments that all search algorithms share.
-
-    A state that starts with room for `initial_room` positions and grows later saves time: each step reads all of it.
-    """
-
-    constraints: Constraints
-    max_length: int  # L
-    start_token: int
-    end_token: int
-    length_penalty: float | Float[Array, ""] = 0.0  # alpha, not negative
-    initial_room: int | None = None  # by default, L
-    grow: Callable[[Any, int], Any] = lambda state, _: state  # (state, L) -> the state with room for L positions
-    shrink_batches: bool = True  # the last sentences continue in smaller batches: less to compute, more to compile
 
 
 class Hypotheses(NamedTuple):
@@ -55,66 +44,90 @@ class Hypotheses(NamedTuple):
     Scores are log-probabilities divided by the length penalty, and IMPOSSIBLE where a sentence has fewer than K.
     """
 
-    tokens: Int[Array, "B K L"]
+    tokens: Int[Array, "B K R"]
     scores: Float[Array, "B K"]
 
 
-class Search(NamedTuple):
-    """A search as a loop over positions, which are counted by the field `position` of what it carries."""
+class Continuations(NamedTuple):
+    """The likeliest continuations of the hypotheses of each sentence, best first."""
 
-    task: SearchTask
-    initial: Any  # what the loop carries to the first position
-    body: Callable[[Any, int], Any]  # (carry, R) -> the next carry
-    done: Callable[[Any], jax.Array]  # carry -> whether each sentence is done, [B]
-    result: Callable[[Any], Hypotheses]
+    scores: Float[Array, "B C"]  # log-probabilities of the continued hypotheses
+    origins: Int[Array, "B C"]  # the rows that they continue
+    tokens: Int[Array, "B C"]
 
-    def run_steps(self, active: Bool[Array, "B"], steps: int) -> Any:
-        """Computes up to `steps` positions, as long as the state has room and not all active sentences are done."""
-        room = self.task.initial_room or self.task.max_length
-        end = jnp.minimum(self.initial.position + steps, room)
 
-        def should_continue(carry: Any) -> jax.Array:
-            return jnp.any(active & ~self.done(carry)) & (carry.position < end)
+class Progress(NamedTuple):
+    """How far the search of a batch has come."""
 
-        return jax.lax.while_loop(should_continue, lambda carry: self.body(carry, room), self.initial)
+    step: Int[Array, ""]
+    begun: Int[Array, "B"]  # the step at which each sentence began
+    constraints: Constraints
+    last: Int[Array, "B K"]
+    tokens: Int[Array, "B K R"]  # by slot
+    scores: Float[Array, "B K"]  # log-probabilities
+    state: Any
+    keys: UInt32[Array, "B K 2"] | None = None  # of samples
+    ended: Bool[Array, "B K"] | None = None  # of hypotheses that stay in their rows
+    finished: Hypotheses | None = None  # of beam search, by slot, like the rest
+    beam_history: Int[Array, "B K R"] | None = None
+    considered: Continuations | None = None  # at the last step
 
-    def run(self) -> Hypotheses:
-        """Computes positions until all sentences are done, and returns their hypotheses.
+    @property
+    def room(self) -> int:
+        """R."""
+        return self.tokens.shape[2]
 
-        The state starts with room for fewer than L positions, which is enough for most sentences. The sentences that
-        need more, and the last few of a batch, continue in smaller batches, one after another: with Multi30k sorted by
-        length, one or two sentences in most batches of 64 take twice as many tokens as the others. The gain is in
-        docs/results/index.md. A batch that is too small to be divided starts with room for all L positions.
-        """
-        length, grow = self.task.max_length, self.task.grow
+    @property
+    def positions(self) -> Int[Array, "B"]:
+        """The number of positions of each sentence that have been searched."""
+        return self.step - self.begun
 
-        def run_from(carry: Any, sizes: Sequence[int], room: int) -> Hypotheses:
-            next_size = sizes[0] if sizes else 0
+    @property
+    def slot(self) -> Int[Array, ""]:
+        """Where this step is written."""
+        return self.step % self.room
 
-            def should_continue(carry: Any) -> jax.Array:
-                return (jnp.sum(~self.done(carry)) > next_size) & (carry.position < room)
+    def with_room(self, room: int) -> Self:
+        """Returns the progress with room for more positions, if no slot was used twice, but for that in the state."""
+        new = ((0, 0), (0, 0), (0, room - self.room))
+        tokens = jnp.pad(self.tokens, new)
+        if self.finished is None:
+            return self._replace(tokens=tokens)
+        finished = self.finished._replace(tokens=jnp.pad(self.finished.tokens, new))
+        return self._replace(tokens=tokens, finished=finished, beam_history=jnp.pad(self.beam_history, new))
 
-            carry = jax.lax.while_loop(should_continue, lambda carry: self.body(carry, room), carry)
-            if not next_size:
-                return self.result(carry)
+    def from_begin(self, tokens: Int[Array, "B K R"]) -> Int[Array, "B K R"]:
+        """Returns tokens in the order of positions, given in that of slots."""
+        slots = (self.begun[:, None] + jnp.arange(self.room)) % self.room
+        return jnp.take_along_axis(tokens, slots[:, None], axis=2)
 
-            def finish_some(progress: tuple[jax.Array, Hypotheses]) -> tuple[jax.Array, Hypotheses]:
-                finished, results = progress
-                _, chosen = jax.lax.top_k((~finished).astype(jnp.int32), next_size)
-                subset = jax.tree.map(lambda leaf: leaf[chosen] if leaf.ndim else leaf, carry)
-                subset_results = run_from(subset._replace(state=grow(subset.state, length)), sizes[1:], length)
-                return finished.at[chosen].set(True), jax.tree.map(
-                    lambda old, new: old.at[chosen].set(new), results, subset_results
-                )
 
-            progress = self.done(carry), self.result(carry)
-            return jax.lax.while_loop(lambda progress: ~jnp.all(progress[0]), finish_some, progress)[1]
+class Search(Protocol):
+    """What the algorithms have in common."""
 
-        carry = self.initial
-        batch = len(self.done(carry))
-        if sizes := [size for size in (batch * 3 // 8, batch * 3 // 32) if size > 1 and self.task.shrink_batches]:
-            return run_from(carry, sizes, self.task.initial_room or length)
-        return run_from(carry._replace(state=grow(carry.state, length)), sizes, length)
+    def begin(self, constraints: Constraints, state: Any, room: int, keys: UInt32[Array, "B K 2"] | None) -> Progress:
+        """Returns the progress before the first position, with room for so many; keys are for sampling."""
+
+    def next(self, progress: Progress) -> Progress:
+        """Searches one position of each sentence."""
+
+    def done(self, progress: Progress) -> Bool[Array, "B"]:
+        """Returns which sentences have the hypotheses that are needed."""
+
+    def result(self, progress: Progress) -> Hypotheses:
+        """Returns the best hypotheses that have ended."""
+
+
+def advance(search: Search, progress: Progress, active: Bool[Array, "B"], max_steps: Any, enough: Any) -> Progress:
+    """Searches up to `max_steps` positions, until all but `enough` active sentences are done or one needs more room."""
+    last_step = progress.step + max_steps
+
+    def should_continue(progress: Progress) -> jax.Array:
+        is_open = active & ~search.done(progress)
+        has_room = jnp.all(~is_open | (progress.positions < progress.room))
+        return (jnp.sum(is_open) > enough) & (progress.step < last_step) & has_room
+
+    return jax.lax.while_loop(should_continue, search.next, progress)
 
 
 def length_penalty(length: Num[Array, "*B"], alpha: float | Float[Array, ""]) -> Float[Array, "*B"]:
@@ -122,36 +135,166 @@ def length_penalty(length: Num[Array, "*B"], alpha: float | Float[Array, ""]) ->
     return ((5.0 + length) / 6.0) ** alpha
 
 
-def greedy_search(step: Step, state: Any, task: SearchTask) -> Search:
-    """Chooses the likeliest token at each position until every sentence has ended; K is 1."""
-    return _search_independent_rows(step, state, task, lambda logits, *_: jnp.argmax(logits, axis=-1), None, rows=1)
-
-
-def sample(
-    step: Step,
-    state: Any,
-    task: SearchTask,
-    *,
-    keys: Key[Array, "B K"],
-    temperature: float | Float[Array, ""],
-    top_k: int | None,
-    top_p: float | Float[Array, ""] | None,
-) -> Search:
-    """Samples K hypotheses of each sentence, each of which depends only on its key and the logits.
+class Sampling(NamedTuple):
+    """How samples are drawn; each depends only on its key and the logits.
 
     Each token is drawn with a probability proportional to its probability to the power of 1 / temperature; if given,
     only from the `top_k` likeliest tokens (Fan et al. 2018), and of these only from the likeliest that together reach
     the probability `top_p` (Holtzman et al. 2020). The scores are those of the network, whatever the temperature.
     """
 
-    def draw(logits: jax.Array, index: jax.Array, keys: jax.Array) -> jax.Array:
-        def noise(key: jax.Array) -> jax.Array:
-            return jax.random.gumbel(jax.random.fold_in(key, index), logits.shape[-1:])
+    temperature: float | Float[Array, ""]
+    top_k: int | None = None
+    top_p: float | Float[Array, ""] | None = None
 
-        kept = _keep_likeliest(logits / temperature, top_k, top_p)
-        return jnp.argmax(kept + jax.vmap(jax.vmap(noise))(keys), axis=-1)
 
-    return _search_independent_rows(step, state, task, draw, keys, rows=keys.shape[1])
+class IndependentRows(NamedTuple):
+    """Greedy search, which chooses the likeliest token at each position, or sampling; hypotheses stay in their rows."""
+
+    step: Step
+    rows: int  # K
+    start_token: int
+    end_token: int
+    alpha: float | Float[Array, ""] = 0.0  # of the length penalty, not negative
+    sampling: Sampling | None = None
+
+    def begin(
+        self, constraints: Constraints, state: Any, room: int, keys: UInt32[Array, "B K 2"] | None = None
+    ) -> Progress:
+        """Returns the progress before the first position."""
+        progress = _begun(constraints, state, self.rows, room, self.start_token)
+        return progress._replace(ended=jnp.zeros(progress.last.shape, bool), keys=keys)
+
+    def next(self, progress: Progress) -> Progress:
+        """Searches one position of each sentence."""
+        batch, rows, room = progress.tokens.shape
+        own_rows = jnp.broadcast_to(jnp.arange(rows)[None, :, None], (batch, rows, room))
+        logits, state = self.step(progress.last, progress.positions, progress.slot, own_rows, progress.state)
+        allowed = _mask_forbidden(logits, progress.positions, progress.constraints, self.end_token)
+        token = jnp.where(progress.ended, 0, self._choose(allowed, progress))
+        tokens = _written(progress.tokens, token, progress.slot)
+        gained = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(logits, axis=-1)
+        return progress._replace(
+            step=progress.step + 1,
+            last=token,
+            tokens=jnp.where(progress.ended[..., None], progress.tokens, tokens),
+            scores=progress.scores + jnp.where(progress.ended, 0.0, gained),
+            ended=progress.ended | (token == self.end_token),
+            state=state,
+        )
+
+    def done(self, progress: Progress) -> Bool[Array, "B"]:
+        """Returns which sentences have ended."""
+        return jnp.all(progress.ended, axis=1)
+
+    def result(self, progress: Progress) -> Hypotheses:
+        """Returns the hypotheses, best first."""
+        lengths = jnp.sum(progress.tokens != 0, axis=-1)
+        scores, order = jax.lax.top_k(progress.scores / length_penalty(lengths, self.alpha), lengths.shape[1])
+        return Hypotheses(_take_rows(progress.from_begin(progress.tokens), order), scores)
+
+    def _choose(self, logits: Float[Array, "B K V"], progress: Progress) -> Int[Array, "B K"]:
+        if self.sampling is None:
+            return jnp.argmax(logits, axis=-1)
+
+        def noise(key: jax.Array, position: jax.Array) -> jax.Array:
+            return jax.random.gumbel(jax.random.fold_in(key, position), logits.shape[-1:])
+
+        kept = _keep_likeliest(logits / self.sampling.temperature, self.sampling.top_k, self.sampling.top_p)
+        keys = jax.random.wrap_key_data(progress.keys)
+        return jnp.argmax(kept + jax.vmap(jax.vmap(noise, (0, None)))(keys, progress.positions), axis=-1)
+
+
+class BeamSearch(NamedTuple):
+    """Beam search with a length penalty.
+
+    Of the 2 K likeliest continuations of a sentence, those among the first K that end it become finished hypotheses,
+    and the first K that do not end it stay in the beam. At the limit of a sentence every hypothesis must end. A
+    sentence is done when nothing in the beam can still become one of the hypotheses that are needed. As many beams as
+    there are hypotheses are equivalent to exhaustive search; a single one is greedy search.
+    """
+
+    step: Step
+    beams: int  # K
+    start_token: int
+    end_token: int
+    alpha: float | Float[Array, ""] = 0.0  # of the length penalty, not negative
+
+    def begin(self, constraints: Constraints, state: Any, room: int, keys: None = None) -> Progress:
+        """Returns the progress before the first position."""
+        progress = _begun(constraints, state, self.beams, room, self.start_token)
+        none = jnp.full_like(progress.scores, IMPOSSIBLE)
+        nothing = jnp.zeros((len(none), 2 * self.beams), jnp.int32)
+        return progress._replace(
+            scores=none.at[:, 0].set(0.0),  # all beams start with the same hypothesis, so only the first one counts
+            finished=Hypotheses(progress.tokens, none),
+            beam_history=progress.tokens,
+            considered=Continuations(nothing.astype(jnp.float32), nothing, nothing),
+        )
+
+    def next(self, beam: Progress) -> Progress:
+        """Searches one position of each sentence."""
+        own_rows = jnp.broadcast_to(jnp.arange(self.beams), beam.last.shape)
+        beam_history = _written(beam.beam_history, own_rows, beam.slot)
+        logits, state = self.step(beam.last, beam.positions, beam.slot, beam_history, beam.state)
+        considered = _best_continuations(
+            beam.scores, logits, beam.positions, beam.constraints, count=2 * self.beams, end=self.end_token
+        )
+        scores, origins, tokens = considered
+        ends = tokens == self.end_token
+        sequences = _written(_take_rows(beam.tokens, origins), tokens, beam.slot)
+        is_finished = ends & (scores > IMPOSSIBLE / 2) & ~self.done(beam)[:, None]
+        penalties = length_penalty(beam.positions + 1, self.alpha)[:, None]
+        finished_scores = jnp.where(is_finished, scores / penalties, IMPOSSIBLE)
+        all_scores = jnp.concatenate([beam.finished.scores, finished_scores[:, : self.beams]], axis=1)
+        all_tokens = jnp.concatenate([beam.finished.tokens, sequences[:, : self.beams]], axis=1)
+        best_scores, best = jax.lax.top_k(all_scores, self.beams)
+        alive_scores, chosen = jax.lax.top_k(jnp.where(ends, 2 * IMPOSSIBLE, scores), self.beams)
+        origins = jnp.take_along_axis(origins, chosen, axis=1)
+        return beam._replace(
+            step=beam.step + 1,
+            last=jnp.take_along_axis(tokens, chosen, axis=1),
+            tokens=_take_rows(sequences, chosen),
+            scores=jnp.maximum(alive_scores, IMPOSSIBLE),
+            finished=Hypotheses(_take_rows(all_tokens, best), best_scores),
+            beam_history=_take_rows(beam_history, origins),
+            considered=considered,
+            state=state,
+        )
+
+    def done(self, beam: Progress) -> Bool[Array, "B"]:
+        """Returns which sentences have the hypotheses that are needed.
+
+        No hypothesis that is still to finish can score more than the best log-probability in the beam, which can only
+        fall, divided by the length penalty at the limit, which is the largest. That K hypotheses have finished is no
+        reason to end: the best one may still be in the beam.
+        """
+        limits, _, needed, _ = beam.constraints
+        best_possible = beam.scores[:, 0] / length_penalty(limits, self.alpha)
+        worst_needed = jnp.take_along_axis(beam.finished.scores, needed[:, None] - 1, axis=1)[:, 0]
+        nothing_better = worst_needed >= (IMPOSSIBLE / 2 if self.beams == 1 else best_possible)
+        return nothing_better | (beam.positions >= limits)
+
+    def result(self, beam: Progress) -> Hypotheses:
+        """Returns the hypotheses that have finished."""
+        return Hypotheses(beam.from_begin(beam.finished.tokens), beam.finished.scores)
+
+
+def _begun(constraints: Constraints, state: Any, rows: int, room: int, start_token: int) -> Progress:
+    batch = len(constraints.max_lengths)
+    return Progress(
+        step=jnp.int32(0),
+        begun=jnp.zeros(batch, jnp.int32),
+        constraints=constraints,
+        last=jnp.full((batch, rows), start_token, jnp.int32),
+        tokens=jnp.zeros((batch, rows, room), jnp.int32),
+        scores=jnp.zeros((batch, rows), jnp.float32),
+        state=state,
+    )
+
+
+def _written(by_slot: Int[Array, "B K R"], now: Int[Array, "B K"], slot: Int[Array, ""]) -> Int[Array, "B K R"]:
+    return jax.lax.dynamic_update_slice_in_dim(by_slot, now[:, :, None], slot, axis=2)
 
 
 def _keep_likeliest(
@@ -171,168 +314,24 @@ def _keep_likeliest(
     return logits
 
 
-def _search_independent_rows(
-    step: Step,
-    state: Any,
-    task: SearchTask,
-    choose: Callable[[jax.Array, jax.Array, Any], jax.Array],
-    keys: Key[Array, "B K"] | None,
-    *,
-    rows: int,
-) -> Search:
-    """Decodes hypotheses that stay in their rows, one token at each step.
-
-    choose(logits [B, K, V], position, keys) returns the next token of each hypothesis, [B, K].
-    """
-    batch = len(task.constraints.max_lengths)
-
-    def body(carry: _RowsState, room: int) -> _RowsState:
-        beam_history = jnp.broadcast_to(jnp.arange(rows)[None, :, None], (len(carry.last), rows, room))
-        logits, state = step(carry.last, carry.position, beam_history, carry.state)
-        allowed = _mask_forbidden(logits, carry.position, carry.constraints, task.end_token)
-        token = jnp.where(carry.done, 0, choose(allowed, carry.position, carry.keys))
-        gained = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(logits, axis=-1)
-        return carry._replace(
-            position=carry.position + 1,
-            last=token,
-            tokens=jax.lax.dynamic_update_slice_in_dim(carry.tokens, token[..., None], carry.position, axis=2),
-            score=carry.score + jnp.where(carry.done, 0.0, gained),
-            done=carry.done | (token == task.end_token),
-            state=state,
-        )
-
-    initial = _RowsState(
-        position=jnp.int32(0),
-        last=jnp.full((batch, rows), task.start_token, jnp.int32),
-        tokens=jnp.zeros((batch, rows, task.max_length), jnp.int32),
-        score=jnp.zeros((batch, rows), jnp.float32),
-        done=jnp.zeros((batch, rows), bool),
-        constraints=task.constraints,
-        keys=keys,
-        state=state,
-    )
-
-    def result(carry: _RowsState) -> Hypotheses:
-        lengths = jnp.sum(carry.tokens != 0, axis=-1)
-        scores, order = jax.lax.top_k(carry.score / length_penalty(lengths, task.length_penalty), rows)
-        return Hypotheses(_take_rows(carry.tokens, order), scores)
-
-    return Search(task, initial, body, lambda carry: jnp.all(carry.done, axis=1), result)
-
-
-class _RowsState(NamedTuple):
-    position: Int[Array, ""]
-    last: Int[Array, "B K"]
-    tokens: Int[Array, "B K L"]
-    score: Float[Array, "B K"]  # log-probabilities
-    done: Bool[Array, "B K"]
-    constraints: Constraints
-    keys: Key[Array, "B K"] | None
-    state: Any
-
-
-def beam_search(
-    step: Step, state: Any, task: SearchTask, *, beams: int, num_hypotheses: int | Int[Array, ""] | None = None
-) -> Search:
-    """Beam search with a length penalty.
-
-    Of the 2 K likeliest continuations of a sentence, those among the first K that end it become finished hypotheses,
-    and the first K that do not end it stay in the beam. At the limit of a sentence every hypothesis must end. A
-    sentence is done when nothing in the beam can still become one of the `num_hypotheses` best (by default K) that the
-    caller needs. As many beams as there are hypotheses are equivalent to exhaustive search.
-    """
-    batch, length = len(task.constraints.max_lengths), task.max_length
-    needed = beams if num_hypotheses is None else num_hypotheses
-
-    def done(beam: _BeamState) -> jax.Array:
-        return _is_done(beam, needed, task.length_penalty) | (beam.position >= beam.constraints.max_lengths)
-
-    def body(beam: _BeamState, room: int) -> _BeamState:
-        own_rows = jnp.broadcast_to(jnp.arange(beams)[None, :, None], (len(beam.last), beams, 1))
-        beam_history = jax.lax.dynamic_update_slice_in_dim(beam.beam_history, own_rows, beam.position, axis=2)
-        logits, state = step(beam.last, beam.position, beam_history[:, :, :room], beam.state)
-        scores, origins, tokens = _best_continuations(
-            beam.scores, logits, beam.position, beam.constraints, count=2 * beams, end=task.end_token
-        )
-        ends = tokens == task.end_token
-        sequences = jax.lax.dynamic_update_slice_in_dim(
-            _take_rows(beam.tokens, origins), tokens[:, :, None], beam.position, axis=2
-        )
-        is_finished = ends & (scores > IMPOSSIBLE / 2)
-        finished_scores = scores / length_penalty(beam.position + 1, task.length_penalty)
-        finished_scores = jnp.where(is_finished, finished_scores, IMPOSSIBLE)
-        finished_scores = jnp.where(done(beam)[:, None], IMPOSSIBLE, finished_scores)
-        all_scores = jnp.concatenate([beam.finished.scores, finished_scores[:, :beams]], axis=1)
-        all_tokens = jnp.concatenate([beam.finished.tokens, sequences[:, :beams]], axis=1)
-        best_scores, best = jax.lax.top_k(all_scores, beams)
-        alive_scores, chosen = jax.lax.top_k(jnp.where(ends, 2 * IMPOSSIBLE, scores), beams)
-        origins = jnp.take_along_axis(origins, chosen, axis=1)
-        return beam._replace(
-            position=beam.position + 1,
-            last=jnp.take_along_axis(tokens, chosen, axis=1),
-            tokens=_take_rows(sequences, chosen),
-            scores=jnp.maximum(alive_scores, IMPOSSIBLE),
-            finished=Hypotheses(_take_rows(all_tokens, best), best_scores),
-            beam_history=_take_rows(beam_history, origins),
-            state=state,
-        )
-
-    initial = _BeamState(
-        position=jnp.int32(0),
-        last=jnp.full((batch, beams), task.start_token, jnp.int32),
-        tokens=jnp.zeros((batch, beams, length), jnp.int32),
-        # All beams start with the same hypothesis, so only the first one counts.
-        scores=jnp.full((batch, beams), IMPOSSIBLE, jnp.float32).at[:, 0].set(0.0),
-        finished=Hypotheses(
-            jnp.zeros((batch, beams, length), jnp.int32), jnp.full((batch, beams), IMPOSSIBLE, jnp.float32)
-        ),
-        beam_history=jnp.zeros((batch, beams, length), jnp.int32),
-        constraints=task.constraints,
-        state=state,
-    )
-    return Search(task, initial, body, done, lambda beam: beam.finished)
-
-
-class _BeamState(NamedTuple):
-    position: Int[Array, ""]
-    last: Int[Array, "B K"]
-    tokens: Int[Array, "B K L"]
-    scores: Float[Array, "B K"]  # log-probabilities
-    finished: Hypotheses
-    beam_history: Int[Array, "B K L"]
-    constraints: Constraints
-    state: Any
-
-
-def _is_done(beam: _BeamState, needed: int | Int[Array, ""], alpha: float | Float[Array, ""]) -> Bool[Array, "B"]:
-    """Returns whether each sentence is done in the sense of `beam_search`, apart from its limit.
-
-    No hypothesis that is still to finish can score more than the best log-probability in the beam, which can only fall,
-    divided by the length penalty at the limit, which is the largest (alpha is not negative). That K hypotheses have
-    finished is no reason to end: the best one may still be in the beam.
-    """
-    best_possible = beam.scores[:, 0] / length_penalty(beam.constraints.max_lengths, alpha)
-    worst_wanted = jnp.take(beam.finished.scores, needed - 1, axis=1)
-    return worst_wanted >= best_possible
-
-
-def _forced_token(position: Int[Array, ""], constraints: Constraints, end: int) -> Int[Array, "B"]:
-    """Returns the only token allowed at this position by a prefix or a limit, or 0 if none is forced."""
-    max_lengths, _, prefixes = constraints
-    forced = jnp.where(position == max_lengths - 1, end, 0)
-    if prefixes.shape[1]:
-        prefix = jnp.where(position < prefixes.shape[1], prefixes[:, jnp.minimum(position, prefixes.shape[1] - 1)], 0)
+def _forced_token(positions: Int[Array, "B"], constraints: Constraints, end: int) -> Int[Array, "B"]:
+    """Returns the only token allowed at a position by a prefix or a limit, or 0 if none is forced."""
+    forced = jnp.where(positions == constraints.max_lengths - 1, end, 0)
+    if longest := constraints.prefixes.shape[1]:
+        places = jnp.minimum(positions, longest - 1)[:, None]
+        prefix = jnp.take_along_axis(constraints.prefixes, places, axis=1)[:, 0]
+        prefix = jnp.where(positions < longest, prefix, 0)
         forced = jnp.where(prefix > 0, prefix, forced)
     return forced
 
 
 def _mask_forbidden(
-    logits: Float[Array, "B K V"], position: Int[Array, ""], constraints: Constraints, end: int
+    logits: Float[Array, "B K V"], positions: Int[Array, "B"], constraints: Constraints, end: int
 ) -> Float[Array, "B K V"]:
-    """Returns logits in which all tokens that are not allowed at this position are IMPOSSIBLE."""
+    """Returns logits in which all tokens that are not allowed at these positions are IMPOSSIBLE."""
     token = jnp.arange(logits.shape[-1])
-    forced = _forced_token(position, constraints, end)[:, None]
-    too_early = (position < constraints.min_lengths - 1)[:, None]
+    forced = _forced_token(positions, constraints, end)[:, None]
+    too_early = (positions < constraints.min_lengths - 1)[:, None]
     allowed = jnp.where(forced > 0, token == forced, ~too_early | (token != end))
     return jnp.where(allowed[:, None], logits, IMPOSSIBLE)
 
@@ -340,13 +339,13 @@ def _mask_forbidden(
 def _best_continuations(
     scores: Float[Array, "B K"],
     logits: Float[Array, "B K V"],
-    position: Int[Array, ""],
+    positions: Int[Array, "B"],
     constraints: Constraints,
     *,
     count: int,
     end: int,
-) -> tuple[Float[Array, "B {count}"], Int[Array, "B {count}"], Int[Array, "B {count}"]]:
-    """Returns the best continuations of each sentence: log-probabilities, the beams that they extend, and tokens.
+) -> Continuations:
+    """Returns the `count` best continuations of each sentence.
 
     The constraints are applied to the few best candidates only: as masks they would be passes over all logits.
     """
@@ -354,15 +353,15 @@ def _best_continuations(
     offsets = scores - jax.nn.logsumexp(logits, axis=-1)
     # One more candidate for each beam, since its end token may be ruled out.
     best, origins, tokens = top_k_sums(logits, offsets, count + beams)
-    too_early = (position < constraints.min_lengths - 1)[:, None]
+    too_early = (positions < constraints.min_lengths - 1)[:, None]
     best = jnp.where(too_early & (tokens == end), IMPOSSIBLE, best)
-    forced = _forced_token(position, constraints, end)[:, None]
+    forced = _forced_token(positions, constraints, end)[:, None]
     forced_scores = jnp.take_along_axis(logits, forced[:, None], axis=-1)[..., 0] + offsets
     forced_scores = jnp.pad(forced_scores, ((0, 0), (0, count)), constant_values=2 * IMPOSSIBLE)
     best, tokens = jnp.where(forced > 0, forced_scores, best), jnp.where(forced > 0, forced, tokens)
     origins = jnp.where(forced > 0, jnp.minimum(jnp.arange(count + beams), beams - 1), origins)
     best, order = jax.lax.top_k(best, count)
-    return best, jnp.take_along_axis(origins, order, axis=1), jnp.take_along_axis(tokens, order, axis=1)
+    return Continuations(best, jnp.take_along_axis(origins, order, axis=1), jnp.take_along_axis(tokens, order, axis=1))
 
 
 def top_k_sums(

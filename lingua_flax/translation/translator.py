@@ -10,39 +10,26 @@ They are tokenized, decoded in batches of a few padded lengths, and returned in 
 """
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from lingua_flax.data.batch import length_batches
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.data.tokenizer import MAX_UNKNOWN_SHARE, language_tag
-from lingua_flax.devices.compilation import compile_concurrently, compiled_program
-from lingua_flax.devices.mesh import round_up_to_row_shards
 from lingua_flax.devices.processes import gather_to_host
-from lingua_flax.devices.sharding import put_on_devices, row_sharding
-from lingua_flax.host.errors import RunError, UserError
+from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
 from lingua_flax.options.messages import validated
 from lingua_flax.options.schema import ComputeConfig, DecodingOptions
-from lingua_flax.options.special_ids import PAD_ID, UNK_ID
+from lingua_flax.options.special_ids import UNK_ID
 from lingua_flax.translation import decoding, requests
+from lingua_flax.translation.batched_search import compile_search, search_parts
 from lingua_flax.translation.hypotheses import Hypothesis, ScoredTranslation, Translation, join_parts
 from lingua_flax.translation.line_splitting import split_lines
 from lingua_flax.translation.loading import SCORING_BATCH_SIZE, TrainedNetwork, load_networks
-from lingua_flax.translation.parallel import map_concurrently, num_concurrent_programs
-from lingua_flax.translation.search import IMPOSSIBLE, Hypotheses
 from lingua_flax.translation.word_alignment import align_translations
 
-# A few sentences are padded to one of these batch sizes instead of a full batch, which is faster to run and to compile.
-SMALL_BATCH_SIZES = (1, 4, 16)
-BATCH_SIZE_ON_CPU, BATCH_SIZE = 64, 512
-# Maximum number of elements of a batch's keys and values, 4 GB in bfloat16; beyond it, fewer sentences are decoded
-# together. The base model just exceeds it with 512 sentences of 64 tokens and 5 beams, for which the compiler for a TPU
-# v5e reports 9.7 GB of temporaries (docs/results/index.md).
-MAX_CACHE_ELEMENTS = 2**31
 NOT_TRANSLATED = "not translated, because the network has never seen most of the characters of a sentence"
 PREFIX_UNUSED = "prefix not used, because nothing of the line is translated"
 UNKNOWN_WORDS = "words that the training text never had"
@@ -104,21 +91,6 @@ class Translator(TrainedNetwork):
         untagged = dataclasses.replace(self.tokenizer, source_tags=())
         tokenizer = untagged.with_source_tag(language_tag(target))
         return dataclasses.replace(self, tokenizer=tokenizer, languages=(source, target))
-
-    @property
-    def batch_size(self) -> int:
-        """The number of sentences that are validated together, large enough to keep the kind of device busy."""
-        return BATCH_SIZE_ON_CPU if self.mesh.devices.flat[0].platform == "cpu" else BATCH_SIZE
-
-    def decoding_batch_size(self, longest: int, beams: int) -> int:
-        """Returns the default number of sentences that are translated together if the longest has `longest` tokens."""
-        rows = self.batch_size
-        positions = min(decoding.default_max_length(longest), self.max_length)
-        sizes = (member.config for member in self.members)
-        per_position = 2 * sum(config.num_decoder_layers * config.embed_dim for config in sizes)
-        while rows > BATCH_SIZE_ON_CPU and rows * beams * positions * per_position > MAX_CACHE_ELEMENTS:
-            rows //= 2
-        return rows
 
     def translate(
         self,
@@ -245,18 +217,8 @@ class Translator(TrainedNetwork):
         after_batch: Callable[[int], None] = lambda sentences: None,
     ) -> list[tuple[Hypothesis, ...]]:
         """Returns the hypotheses of each part, best first, in batches; arguments as in `translate`."""
-        rows, batches = self._batches(parts, options, num_hypotheses)
-
-        def decode(batch: tuple[list[int], int]) -> Hypotheses:
-            group, length = batch
-            arguments = self.arguments([parts[i] for i in group], options, rows, length, num_hypotheses)
-            return decoding.decode_batch(*arguments)
-
-        found: dict[int, tuple[Hypothesis, ...]] = {}
-        for (group, _), decoded in map_concurrently(decode, batches, num_concurrent_programs(self.mesh)):
-            found.update(zip(group, self.detokenized(decoded, len(group)), strict=True))
-            after_batch(sum(parts[i].part == 0 for i in group))
-        return [found[i] for i in range(len(parts))]
+        needed = [part._replace(num_hypotheses=num_hypotheses) for part in parts]
+        return search_parts(self, needed, options, after_batch)
 
     def divided(
         self,
@@ -304,14 +266,7 @@ class Translator(TrainedNetwork):
         divided = self.divided(lines, one_sentence_per_line=True, translate_unknown=True)
         parts = requests.parts_of(divided, None, self.tokenizer, options, self.max_length)
         parts = [part for part in parts if not part.is_kept]
-        rows, batches = self._batches(parts, options, num_hypotheses=1)
-
-        def compile_program(length: int) -> None:
-            arguments = self.arguments([requests.Part("", [])], options, rows, length)
-            compiled_program(decoding.search_or_sample, *arguments)
-
-        lengths = sorted({length for _, length in batches})
-        compile_concurrently(*(functools.partial(compile_program, length) for length in lengths))
+        compile_search(self, parts, options)
 
     def score(
         self,
@@ -347,53 +302,6 @@ class Translator(TrainedNetwork):
             length = getattr(options, name)
             if length and length > self.max_length:
                 raise UserError(f"{name} {length} exceeds the model's max_length {self.max_length}")
-
-    def arguments(
-        self,
-        parts: Sequence[requests.Part],
-        options: DecodingOptions,
-        rows: int,
-        length: int,
-        num_hypotheses: int = 1,
-    ) -> tuple[list[decoding.Network], decoding.DecodingRequest, decoding.Decoding]:
-        """Returns the arguments of `decode_batch` for a batch of parts; `rows` is rounded up as in `pair_batches`."""
-        batch = requests.request_of(parts, options, round_up_to_row_shards(self.mesh, rows), length)
-        request = put_on_devices(batch, row_sharding(self.mesh))
-        how = decoding.decoding_of(options, request, self.max_length, num_hypotheses, self.pads_to_longest)
-        return self.networks, request, how
-
-    def _batches(
-        self, parts: Sequence[requests.Part], options: DecodingOptions, num_hypotheses: int
-    ) -> tuple[int, list[tuple[list[int], int]]]:
-        """Returns the batch size, one of SMALL_BATCH_SIZES if that is enough, and the batches.
-
-        A batch is the indices of its parts and their padded length.
-        """
-        lengths = [len(part.source) for part in parts]
-        width = num_hypotheses if options.temperature else options.beam_size
-        full = options.batch_size or self.decoding_batch_size(max(lengths, default=1), width)
-        rows = min([size for size in SMALL_BATCH_SIZES if len(parts) <= size < full], default=full)
-        return rows, list(length_batches(lengths, rows, self.max_length, same_length=self.pads_to_longest))
-
-    def detokenized(self, hypotheses: Hypotheses, rows: int) -> list[tuple[Hypothesis, ...]]:
-        """Returns the hypotheses of each of the first `rows` sentences, as text.
-
-        Raises RunError if the network computes NaN or infinity, so that a sentence has no hypothesis with a score.
-        """
-        tokens, scores = (array[:rows] for array in hypotheses)
-        if not (scores[:, 0] > IMPOSSIBLE / 2).all():
-            raise RunError(
-                "the outputs of the network are not finite: its training has diverged. Use an earlier --checkpoint, or "
-                "train again with a lower optimizer.peak_lr"
-            )
-        return [
-            tuple(
-                Hypothesis(text, float(score), tuple(int(token) for token in ids[ids != PAD_ID]))
-                for text, score, ids in zip(self.tokenizer.decode_target(beams), row, beams, strict=True)
-                if score > IMPOSSIBLE / 2
-            )
-            for beams, row in zip(tokens, scores, strict=True)
-        ]
 
 
 def _joined(
