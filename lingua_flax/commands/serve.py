@@ -25,8 +25,8 @@ from lingua_flax.options.export_formats import check_exportable
 
 if TYPE_CHECKING:
     from lingua_flax.serving.app import Server
+    from lingua_flax.serving.continuous_search import ContinuousSearch, Shape
     from lingua_flax.serving.engine import Engine
-    from lingua_flax.translation.segmented_search import SegmentedSearch, Shape
     from lingua_flax.translation.translator import Translator
 
 log = logging.getLogger(__name__)
@@ -126,10 +126,10 @@ def load(options: ServeCommand, server: Server) -> Engine:
     """Loads the network and compiles its programs; waits until there is a checkpoint."""
     from lingua_flax.runs.checkpoint import saved_steps
     from lingua_flax.runs.workdir import Workdir
+    from lingua_flax.serving.continuous_search import ContinuousSearch, shapes
     from lingua_flax.serving.engine import Engine
     from lingua_flax.serving.inspector import inspected
     from lingua_flax.translation.parallel import num_concurrent_programs
-    from lingua_flax.translation.segmented_search import SegmentedSearch, shapes
     from lingua_flax.translation.translator import Translator
 
     checkpoints = Workdir(options.workdir).checkpoints
@@ -158,22 +158,24 @@ def load(options: ServeCommand, server: Server) -> Engine:
         from lingua_flax.serving.ctranslate2_search import load_ctranslate2
 
         server.report("exporting")
-        searcher = load_ctranslate2(first, decoding, options.quantization, programs)
-        return Engine(translators, searcher, decoding, options, programs)
+        exported = load_ctranslate2(first, decoding, options.quantization, programs)
+        return Engine(translators, exported, decoding, options, programs)
     server.report("compiling the first program")
     # On a CPU, parts of a batch are faster side by side than the whole, and one more than cores keeps these busy
     # between batches: with 64 clients on two cores, 3 of 24 sentences gave 640 to 685 lines/s, 2 of 32 gave 600.
     workers = programs + 1 if programs > 1 else 1
     rows = decoding.batch_size or min(first.batch_size, 8 * math.ceil(first.batch_size / workers / 8))
     step_seconds = server.metrics.step_seconds
-    segmented = SegmentedSearch(first, decoding, lambda steps, seconds: step_seconds.observe(seconds / max(1, steps)))
+    searcher = ContinuousSearch(
+        first, decoding, rows, lambda steps, seconds: step_seconds.observe(seconds / max(1, steps))
+    )
     small, *others = shapes(rows, first.max_length)
-    segmented.compile(small)
-    threading.Thread(target=_compile, args=(segmented, others), daemon=True).start()
-    return Engine(translators, segmented, decoding, options, workers)
+    searcher.compile(small)
+    threading.Thread(target=_compile, args=(searcher, others), daemon=True).start()
+    return Engine(translators, searcher, decoding, options, workers)
 
 
-def _compile(searcher: SegmentedSearch, shapes: Sequence[Shape]) -> None:
+def _compile(searcher: ContinuousSearch, shapes: Sequence[Shape]) -> None:
     """Compiles the other programs, behind traffic that the first ones serve."""
     started = time.monotonic()
     for shape in shapes:

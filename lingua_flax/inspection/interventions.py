@@ -1,31 +1,25 @@
-"""What the network does with one sentence, also with tokens hidden, heads switched off, or a prescribed beginning.
-
-S padded source length, T padded target length, V vocabulary, K beams.
-"""
+"""What the network does with one sentence, also with tokens hidden, heads switched off, or a prescribed beginning."""
 
 import base64
 import dataclasses
-import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
-from lingua_flax.data.batch import pad_rows
 from lingua_flax.data.tokenizer import Tokenizer
 from lingua_flax.host.errors import UserError
 from lingua_flax.inspection.explanation import Explanation, Head, Place, explain
-from lingua_flax.inspection.observation import Observation, observe, padded_length, run_program, source_tokens
-from lingua_flax.inspection.recorded_search import Candidate, RecordedSearch, recorded_beam_search
+from lingua_flax.inspection.observation import Observation, observe, padded_length, source_tokens
+from lingua_flax.inspection.recorded_search import Candidate, recorded_search
 from lingua_flax.model.parameters import params_by_name, replace_params
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from lingua_flax.translation.decoding import length_limit, mask_special_tokens
+from lingua_flax.translation.decoding import length_limit
 from lingua_flax.translation.hypotheses import Hypothesis, Translation
 from lingua_flax.translation.requests import Part
+from lingua_flax.translation.running_batch import RunningBatch
+from lingua_flax.translation.search import Progress
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.words import group_pieces
 
@@ -48,7 +42,7 @@ class Inspection(NamedTuple):
     intervention: Intervention
     hypotheses: tuple[Hypothesis, ...]
     observation: Observation
-    beam: RecordedSearch | None = None
+    beam: list[list[Candidate]] | None = None
     explanation: Explanation | None = None
 
     def pieces(self, tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
@@ -101,7 +95,7 @@ class Inspection(NamedTuple):
             "hypotheses": [{"text": protected.restored(own.text), "score": own.score} for own in self.hypotheses],
             "heads_off": list(map(dataclasses.asdict, self.intervention.heads_off)),
             "attention": {name: _encoded(weights) for name, weights in attention.items()},
-            "beam": [list(map(candidate, step)) for step in self.beam.steps] if self.beam else None,
+            "beam": [list(map(candidate, step)) for step in self.beam] if self.beam else None,
             "explanation": explanation,
         }
 
@@ -132,14 +126,26 @@ def inspect(
     source = source_tokens(translator, text)
     _check(translator, len(source), intervention, explained, options)
     changed = dataclasses.replace(translator, params=without_heads(translator, intervention.heads_off))
-    padded = pad_rows([source], 1, padded_length(translator, len(source)))
-    masked = np.isin(np.arange(padded.shape[1]), intervention.masked)[None]
     limit = length_limit(len(source), len(intervention.prefix), options, translator.max_length)
-    part = Part(text, source, prefix=intervention.prefix, limit=limit, masked=intervention.masked)
-    (hypotheses,) = changed.search([part], options.beam_size, options)
+    hidden, beams = intervention.masked, options.beam_size
+    part = Part(text, source, prefix=intervention.prefix, limit=limit, masked=hidden, num_hypotheses=beams)
+    padded = padded_length(translator, len(source))
+    batch = RunningBatch(changed, options, [part], 1, padded, is_recorded=record_beam)
+    found: dict[int, tuple[Hypothesis, ...]] = {}
+
+    def after_each_step() -> Iterator[Progress]:
+        while batch.num_active:
+            found.update(batch.advance(max_steps=1))
+            yield batch.progress
+
+    beam = None
+    if record_beam:
+        beam = recorded_search(after_each_step(), end_token=EOS_ID, alpha=options.length_penalty)
+    else:
+        found.update(batch.advance())
+    hypotheses = found[0]
     written = hypotheses[0].tokens
     observation = observe(changed, source, written, intervention.masked)
-    beam = _recorded(changed, padded, masked, intervention.prefix, options) if record_beam else None
     explanation = explain(observation, explained, translator.config.norm) if explained else None
     return Inspection(text, intervention, hypotheses, observation, beam, explanation)
 
@@ -186,39 +192,3 @@ def _check(
                 f"there is no head {own.head} in layer {own.layer} of {own.attention} attention: "
                 f"it has {layers} layers of {config.num_heads} heads, counted from 0"
             )
-
-
-def _recorded(
-    translator: Translator, padded: np.ndarray, masked: np.ndarray, prefix: Sequence[int], options: DecodingOptions
-) -> RecordedSearch:
-    """Records the beam search of one sentence, given its padded ids and the positions that are masked, [1, S]."""
-    visible = ((padded != PAD_ID) & ~masked).astype(np.int32)
-    beams = options.beam_size
-
-    def next_log_probs(hypotheses: Sequence[Sequence[int]]) -> np.ndarray:
-        position = len(hypotheses[0])
-        read = pad_rows([[BOS_ID, *ids] for ids in hypotheses], beams, padded_length(translator, position + 1))
-        read[len(hypotheses) :, 0] = BOS_ID  # unused rows
-        log_probs = run_program(_next_log_probs, translator, padded, visible, read, np.int32(position))
-        return log_probs[: len(hypotheses)]
-
-    return recorded_beam_search(
-        next_log_probs,
-        beams=beams,
-        max_length=length_limit(int((padded != PAD_ID).sum()), len(prefix), options, translator.max_length),
-        end_token=EOS_ID,
-        prefix=prefix,
-        min_length=options.min_decoding_length,
-        alpha=options.length_penalty,
-    )
-
-
-@functools.partial(jax.jit, static_argnames="graphdef")
-def _next_log_probs(
-    params: Any, source: jax.Array, visible: jax.Array, read: jax.Array, position: jax.Array, *, graphdef: nnx.GraphDef
-) -> jax.Array:
-    """Returns the log-probabilities of all tokens after read[:, : position + 1], float32 [K, V]."""
-    model = nnx.merge(graphdef, params)
-    source, visible = (jnp.broadcast_to(array, (len(read), array.shape[1])) for array in (source, visible))
-    logits, _ = model(source, read, source_segments=visible)
-    return jax.nn.log_softmax(mask_special_tokens(jax.lax.dynamic_slice_in_dim(logits, position, 1, axis=1))[:, 0])

@@ -2,9 +2,10 @@
 
 import asyncio
 import dataclasses
+import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from lingua_flax.serving.engine import Engine
@@ -19,7 +20,6 @@ class _Job:
     """The sentences of a request."""
 
     parts: Sequence[Part]
-    num_hypotheses: int
     results: asyncio.Future[list[tuple[Hypothesis, ...]]]
     waiting: dict[int, deque[int]]  # the indices of those that are in no batch yet, by padded length
     cost: int  # of those, in tokens times beams
@@ -29,7 +29,7 @@ class _Job:
     found: dict[int, tuple[Hypothesis, ...]] = dataclasses.field(default_factory=dict)
 
 
-_Batch = list[tuple[_Job, int]]  # of sentences: a job and an index
+_Sentence = tuple[_Job, int]  # of a job, by its index
 
 
 class Batcher:
@@ -40,8 +40,9 @@ class Batcher:
         self._engine, self._metrics, self._max_waiting, self._timeout = engine, metrics, max_waiting, timeout
         self._jobs: dict[_Job, None] = {}  # those that are wanted
         self._served = 0
-        self._arrived = asyncio.Event()
+        self._changed = threading.Condition()  # of the jobs and what waits of them
         self.is_stopping = False
+        self._makes_way = False  # whether one of the batches ends for a sentence that is too long for it
         self._searching = 0  # batches
         self._progressed = time.monotonic()
         self._threads = ThreadPoolExecutor(engine.workers, thread_name_prefix="search")
@@ -72,6 +73,7 @@ class Batcher:
         """
         if not parts:
             return []
+        parts = [part._replace(num_hypotheses=num_hypotheses) for part in parts]
         waiting: dict[int, deque[int]] = {}
         for index, part in enumerate(parts):
             waiting.setdefault(self._engine.padded_length(part), deque()).append(index)
@@ -83,74 +85,111 @@ class Batcher:
             if self._before(cost) > self._max_waiting:
                 raise unavailable("too many requests are waiting; try again later")
         results = asyncio.get_running_loop().create_future()
-        job = _Job(parts, num_hypotheses, results, waiting, cost, self._served)
-        self._jobs[job] = None
-        self._arrived.set()
+        job = _Job(parts, results, waiting, cost, self._served)
+        with self._changed:
+            self._jobs[job] = None
+            self._changed.notify()
         try:
             async with job.timeout:
                 self._expect_progress(job)
                 return await results
         finally:
-            del self._jobs[job]
+            with self._changed:
+                del self._jobs[job]
 
     async def run(self) -> None:
         """Searches batch after batch until `stop` has been called and nothing waits."""
+        loop = asyncio.get_running_loop()
+        workers = [loop.run_in_executor(self._threads, self._work, loop) for _ in range(self._engine.workers)]
         try:
-            async with asyncio.TaskGroup() as tasks:
-                for _ in range(self._engine.workers):
-                    tasks.create_task(self._work())
+            await asyncio.gather(*workers)
         finally:
+            self.stop()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def stop(self) -> None:
         """Refuses further searches; those that wait are still done."""
-        self.is_stopping = True
-        self._arrived.set()
+        with self._changed:
+            self.is_stopping = True
+            self._changed.notify_all()
 
-    async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            if batch := self._next_batch():
-                self._searching += 1
-                try:
-                    await loop.run_in_executor(self._threads, self._search, batch, loop)
-                except Exception as error:
-                    for job, _ in batch:
-                        if job in self._jobs and not job.results.done():
-                            job.results.set_exception(error)
-                finally:
-                    self._searching -= 1
-                    self._metrics.running.dec(len(batch))
-            elif self.is_stopping:
-                return
-            else:
-                self._arrived.clear()
-                await self._arrived.wait()
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        while batch := self._next_batch():
+            self._searching += 1
+            try:
+                self._search(batch, loop)
+            except Exception as error:
+                loop.call_soon_threadsafe(self._fail, batch, error)
+            finally:
+                self._searching -= 1
 
-    def _next_batch(self) -> _Batch:
-        """Takes sentences of similar length, and each from the request that has been served least.
+    def _search(self, batch: list[_Sentence], loop: asyncio.AbstractEventLoop) -> None:
+        def is_wanted(number: int) -> bool:
+            return batch[number][0] in self._jobs
+
+        def more(count: int, longest: int, at_least: int) -> list[Part]:
+            batch.extend(joining := self._joining(count, longest, at_least))
+            return [job.parts[index] for job, index in joining]
+
+        parts, num_found = [job.parts[index] for job, index in batch], 0
+        try:
+            for found in self._engine.searcher.search(parts, is_wanted, more):
+                results = [(*batch[number], hypotheses) for number, hypotheses in found.items()]
+                num_found += len(results)
+                self._metrics.running.dec(len(results))
+                loop.call_soon_threadsafe(self._deliver, results)
+        finally:
+            self._metrics.running.dec(len(batch) - num_found)
+
+    def _next_batch(self) -> list[_Sentence]:
+        """Waits for sentences, and takes some of similar length; none if the batcher is stopping.
 
         Of other lengths there are those up to half or twice as long, if there are not enough: a batch of 8 sentences
         takes 1.4 times as long for each as one of 32, and sentences that are done leave it.
         """
-        jobs = [job for job in self._jobs if job.waiting]
-        if not jobs:
-            return []
-        first = min(jobs, key=lambda job: job.served)
-        self._served, length = first.served, min(first.waiting)
-        jobs = [job for job in jobs if job.num_hypotheses == first.num_hypotheses]
-        similar = {other for job in jobs for other in job.waiting if length <= 2 * other <= 4 * length}
-        batch: _Batch = []
-        for own in sorted(similar, key=lambda other: (other != length, other)):
-            count = self._engine.searcher.max_rows(own)
-            while len(batch) < count and (waiting := [job for job in jobs if own in job.waiting]):
-                batch.append(self._take(min(waiting, key=lambda job: job.served), own))
-        self._progressed = time.monotonic()
-        self._metrics.running.inc(len(batch))
-        self._metrics.batch_sentences.observe(len(batch))
-        return batch
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_stopping or any(job.waiting for job in self._jobs))
+            self._makes_way = False
+            jobs = [job for job in self._jobs if job.waiting]
+            if not jobs:
+                return []
+            length = min(min(jobs, key=lambda job: job.served).waiting)
+            similar = {other for job in jobs for other in job.waiting if length <= 2 * other <= 4 * length}
+            batch: list[_Sentence] = []
+            for own in sorted(similar, key=lambda other: (other != length, other)):
+                batch += self._taken(self._engine.searcher.max_rows(own) - len(batch), {own})
+            self._metrics.batch_sentences.observe(len(batch))
+            return batch
 
-    def _take(self, job: _Job, length: int) -> tuple[_Job, int]:
+    def _joining(self, count: int, longest: int, at_least: int) -> list[_Sentence]:
+        """Takes up to `count` sentences for a batch that is being searched; none if there are not `at_least` so many.
+
+        None either if the next in turn is too long for the batch: it makes way, if no other does.
+        """
+        with self._changed:
+            jobs = [job for job in self._jobs if job.waiting]
+            lengths = {length for job in jobs for length in job.waiting if length <= longest}
+            if jobs and not self._makes_way and min(min(jobs, key=lambda job: job.served).waiting) > longest:
+                self._makes_way = True
+                return []
+            if sum(len(job.waiting.get(length, ())) for job in jobs for length in lengths) < at_least:
+                return []
+            return self._taken(count, lengths)
+
+    def _taken(self, count: int, lengths: Collection[int]) -> list[_Sentence]:
+        """Takes up to `count` sentences of these lengths, each from the request that has been served least."""
+        taken: list[_Sentence] = []
+        while len(taken) < count and (
+            jobs := [job for job in self._jobs if not job.waiting.keys().isdisjoint(lengths)]
+        ):
+            job = min(jobs, key=lambda job: job.served)
+            self._served = max(self._served, job.served)
+            taken.append(self._take(job, min(length for length in job.waiting if length in lengths)))
+        self._progressed = time.monotonic()
+        self._metrics.running.inc(len(taken))
+        return taken
+
+    def _take(self, job: _Job, length: int) -> _Sentence:
         index = job.waiting[length].popleft()
         if not job.waiting[length]:
             del job.waiting[length]
@@ -161,15 +200,9 @@ class Batcher:
         self._metrics.source_tokens.inc(len(job.parts[index].source))
         return job, index
 
-    def _search(self, batch: _Batch, loop: asyncio.AbstractEventLoop) -> None:
-        parts, count = [job.parts[index] for job, index in batch], batch[0][0].num_hypotheses
-        for found in self._engine.searcher.search(parts, count, lambda number: batch[number][0] in self._jobs):
-            loop.call_soon_threadsafe(self._deliver, batch, found)
-
-    def _deliver(self, batch: _Batch, found: dict[int, tuple[Hypothesis, ...]]) -> None:
+    def _deliver(self, results: Sequence[tuple[_Job, int, tuple[Hypothesis, ...]]]) -> None:
         self._progressed = time.monotonic()
-        for number, hypotheses in found.items():
-            job, index = batch[number]
+        for job, index, hypotheses in results:
             job.found[index] = hypotheses
             self._metrics.target_tokens.inc(len(hypotheses[0].tokens))
             if job.results.done():
@@ -178,6 +211,11 @@ class Batcher:
                 job.results.set_result([job.found[i] for i in range(len(job.parts))])
             else:
                 self._expect_progress(job)
+
+    def _fail(self, batch: Sequence[_Sentence], error: Exception) -> None:
+        for job, _ in batch:
+            if job in self._jobs and not job.results.done():
+                job.results.set_exception(error)
 
     def _expect_progress(self, job: _Job) -> None:
         job.timeout.reschedule(asyncio.get_running_loop().time() + self._timeout)

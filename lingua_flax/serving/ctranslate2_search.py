@@ -31,15 +31,18 @@ class CTranslate2Search:
         return self.options.batch_size or MAX_BATCH
 
     def search(
-        self, parts: Sequence[Part], num_hypotheses: int, is_wanted: Callable[[int], bool]
+        self,
+        parts: Sequence[Part],
+        is_wanted: Callable[[int], bool],
+        more: Callable[[int, int, int], Sequence[Part]],
     ) -> Iterator[dict[int, tuple[Hypothesis, ...]]]:
-        """Yields the hypotheses of the parts that are wanted, by their indices, best first."""
+        """Yields the hypotheses of the parts that are wanted, by their numbers, best first; no more can join."""
         tokenizer = self.translator.tokenizer
         wanted = [index for index in range(len(parts)) if is_wanted(index)]
         found = self.model.translate_batch(
             [tokenizer.source_pieces(parts[index].source) for index in wanted],
             beam_size=self.options.beam_size,
-            num_hypotheses=num_hypotheses,
+            num_hypotheses=max(part.num_hypotheses for part in parts),
             length_penalty=self.options.length_penalty,
             patience=ctranslate2_model.PATIENCE,
             min_decoding_length=0,
@@ -48,8 +51,9 @@ class CTranslate2Search:
             return_scores=True,
         )
         for index, result in zip(wanted, found, strict=True):
-            ids = [list(map(tokenizer.target.piece_to_id, pieces)) for pieces in result.hypotheses]
-            hypotheses = zip(tokenizer.decode_target(ids), result.scores, ids, strict=True)
+            needed = result.hypotheses[: parts[index].num_hypotheses]
+            ids = [list(map(tokenizer.target.piece_to_id, pieces)) for pieces in needed]
+            hypotheses = zip(tokenizer.decode_target(ids), result.scores, ids, strict=False)
             yield {index: tuple(Hypothesis(text, score, (*own, EOS_ID)) for text, score, own in hypotheses)}
 
 

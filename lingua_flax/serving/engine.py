@@ -16,8 +16,8 @@ from lingua_flax.translation.translator import Searches, Translator
 from lingua_flax.translation.word_alignment import Link, align_translations
 
 if TYPE_CHECKING:
+    from lingua_flax.serving.continuous_search import ContinuousSearch
     from lingua_flax.serving.ctranslate2_search import CTranslate2Search
-    from lingua_flax.translation.segmented_search import SegmentedSearch
 
 
 @dataclasses.dataclass
@@ -25,7 +25,7 @@ class Engine:
     """Translates with a translator for each target language, from any of the run's; `workers` batches at a time."""
 
     translators: Mapping[str, Translator]
-    searcher: SegmentedSearch | CTranslate2Search
+    searcher: ContinuousSearch | CTranslate2Search
     options: DecodingOptions
     alignment: AlignmentOptions
     workers: int

@@ -53,6 +53,7 @@ class RunningBatch:
         self._is_active = self._sentences < len(parts)
         self._parts = list(parts)
         self.progress: search.Progress | None = None
+        self.steps = 0  # positions that have been searched
 
     @property
     def num_active(self) -> int:
@@ -63,6 +64,11 @@ class RunningBatch:
     def num_free(self) -> int:
         """The number of sentences that can join."""
         return len(self._is_active) - self.num_active
+
+    @property
+    def longest(self) -> int:
+        """The number of source tokens of the longest sentence that is not done."""
+        return max((len(self._parts[number].source) for number in self._sentences[self._is_active]), default=0)
 
     def compile(self) -> None:
         """Compiles the program that begins the search; does not run it."""
@@ -99,7 +105,7 @@ class RunningBatch:
             arguments = self._network.networks, self.progress, self._how, self._is_active, *limits
             searched = _run(decoding.go_on, *arguments)
         self.progress = searched.progress
-        is_done, (tokens, scores) = gather_to_host(searched[1:])
+        self.steps, is_done, (tokens, scores) = gather_to_host((searched.progress.step, *searched[1:]))
         rows = np.flatnonzero(is_done & self._is_active)
         self._is_active = self._is_active & ~is_done
         numbers = self._sentences[rows].tolist()
@@ -107,9 +113,10 @@ class RunningBatch:
         hypotheses = map(_detokenized, [self._network.tokenizer] * len(rows), tokens[rows], scores[rows], counts)
         return dict(zip(numbers, hypotheses, strict=True))
 
-    def keep(self, is_wanted: Callable[[int], bool]) -> None:
-        """Ends the search of the sentences that are not wanted."""
+    def keep(self, is_wanted: Callable[[int], bool]) -> bool:
+        """Ends the search of the sentences that are not wanted; returns whether any is left."""
         self._is_active[self._is_active] = [is_wanted(number) for number in self._sentences[self._is_active].tolist()]
+        return bool(self._is_active.any())
 
     def join(self, parts: Sequence[Part], rows: int) -> None:
         """Puts sentences without prefixes into free rows, at most `rows`, as which they are encoded."""

@@ -15,7 +15,7 @@ beam_history [B, K, R] holds the row that each hypothesis occupied when each slo
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +87,7 @@ class Progress(NamedTuple):
         """Where this step is written."""
         return self.step % self.room
 
-    def with_room(self, room: int) -> Self:
+    def with_room(self, room: int) -> "Progress":
         """Returns the progress with room for more positions, if no slot was used twice, but for that in the state."""
         new = ((0, 0), (0, 0), (0, room - self.room))
         tokens = jnp.pad(self.tokens, new)
@@ -100,34 +100,6 @@ class Progress(NamedTuple):
         """Returns tokens in the order of positions, given in that of slots."""
         slots = (self.begun[:, None] + jnp.arange(self.room)) % self.room
         return jnp.take_along_axis(tokens, slots[:, None], axis=2)
-
-
-class Search(Protocol):
-    """What the algorithms have in common."""
-
-    def begin(self, constraints: Constraints, state: Any, room: int, keys: UInt32[Array, "B K 2"] | None) -> Progress:
-        """Returns the progress before the first position, with room for so many; keys are for sampling."""
-
-    def next(self, progress: Progress) -> Progress:
-        """Searches one position of each sentence."""
-
-    def done(self, progress: Progress) -> Bool[Array, "B"]:
-        """Returns which sentences have the hypotheses that are needed."""
-
-    def result(self, progress: Progress) -> Hypotheses:
-        """Returns the best hypotheses that have ended."""
-
-
-def advance(search: Search, progress: Progress, active: Bool[Array, "B"], max_steps: Any, enough: Any) -> Progress:
-    """Searches up to `max_steps` positions, until all but `enough` active sentences are done or one needs more room."""
-    last_step = progress.step + max_steps
-
-    def should_continue(progress: Progress) -> jax.Array:
-        is_open = active & ~search.done(progress)
-        has_room = jnp.all(~is_open | (progress.positions < progress.room))
-        return (jnp.sum(is_open) > enough) & (progress.step < last_step) & has_room
-
-    return jax.lax.while_loop(should_continue, search.next, progress)
 
 
 def length_penalty(length: Num[Array, "*B"], alpha: float | Float[Array, ""]) -> Float[Array, "*B"]:
@@ -273,11 +245,27 @@ class BeamSearch(NamedTuple):
         best_possible = beam.scores[:, 0] / length_penalty(limits, self.alpha)
         worst_needed = jnp.take_along_axis(beam.finished.scores, needed[:, None] - 1, axis=1)[:, 0]
         nothing_better = worst_needed >= (IMPOSSIBLE / 2 if self.beams == 1 else best_possible)
-        return nothing_better | (beam.positions >= limits)
+        nothing_alive = beam.scores[:, 0] < IMPOSSIBLE / 2
+        return nothing_better | nothing_alive | (beam.positions >= limits)
 
     def result(self, beam: Progress) -> Hypotheses:
         """Returns the hypotheses that have finished."""
         return Hypotheses(beam.from_begin(beam.finished.tokens), beam.finished.scores)
+
+
+Search = IndependentRows | BeamSearch
+
+
+def advance(search: Search, progress: Progress, active: Bool[Array, "B"], max_steps: Any, enough: Any) -> Progress:
+    """Searches up to `max_steps` positions, until all but `enough` active sentences are done or one needs more room."""
+    last_step = progress.step + max_steps
+
+    def should_continue(progress: Progress) -> jax.Array:
+        is_open = active & ~search.done(progress)
+        has_room = jnp.all(~is_open | (progress.positions < progress.room))
+        return (jnp.sum(is_open) > enough) & (progress.step < last_step) & has_room
+
+    return jax.lax.while_loop(should_continue, search.next, progress)
 
 
 def _begun(constraints: Constraints, state: Any, rows: int, room: int, start_token: int) -> Progress:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lingua_flax.translation.search import Constraints, Hypotheses, SearchTask, beam_search, greedy_search
+from lingua_flax.translation.search import BeamSearch, Constraints, Hypotheses, IndependentRows, Search, advance
 
 END, START, LENGTH = 1, 2, 4
 WORDS = [2, 3, 4]  # the tokens that do not end a sentence; 0 is padding, and impossible
@@ -17,13 +17,16 @@ WIDE = ALL + 7  # beams
 
 
 def constraints(
-    max_lengths: Sequence[int] = (LENGTH,) * 3, min_length: int = 1, prefixes: Sequence[Sequence[int]] = ((),) * 3
+    max_lengths: Sequence[int] = (LENGTH,) * 3,
+    min_length: int = 1,
+    prefixes: Sequence[Sequence[int]] = ((),) * 3,
+    num_hypotheses: int = 1,
 ) -> Constraints:
     """Returns the constraints of several sentences."""
     room = max(map(len, prefixes))
     padded = [[*prefix, *[0] * (room - len(prefix))] for prefix in prefixes]
     count = len(max_lengths)
-    arrays = (max_lengths, [min_length] * count, np.reshape(padded, (count, room)))
+    arrays = (max_lengths, [min_length] * count, [num_hypotheses] * count, np.reshape(padded, (count, room)))
     as_integers: list[Any] = [np.array(array, np.int32) for array in arrays]
     return Constraints(*as_integers)
 
@@ -35,26 +38,30 @@ def random_tables(sentences: int, length: int = LENGTH, *, seed: int, scale: flo
     return logits
 
 
-def look_up(tokens: jax.Array, index: jax.Array, beam_history: jax.Array, tables: jax.Array) -> tuple[jax.Array, Any]:
+def look_up(
+    tokens: jax.Array, positions: jax.Array, slot: jax.Array, beam_history: jax.Array, tables: jax.Array
+) -> tuple[jax.Array, Any]:
     """The step of a search: the state, which it does not change, is the tables."""
-    return jax.vmap(lambda table, last: table[index][last])(tables, tokens), tables
+    return jax.vmap(lambda table, position, last: table[position][last])(tables, positions, tokens), tables
 
 
-def config(own: Constraints, alpha: Any = 0.0, length: int = LENGTH) -> SearchTask:
-    """Returns the arguments that all searches share."""
-    return SearchTask(Constraints(*map(jnp.asarray, own)), length, START, END, alpha)
+def finished(search: Search, own: Constraints, state: Any, room: int = LENGTH, keys: Any = None) -> Hypotheses:
+    """Returns what a search finds."""
+    progress = search.begin(Constraints(*map(jnp.asarray, own)), state, room, keys)
+    everywhere = jnp.ones(len(own.max_lengths), bool)
+    return search.result(advance(search, progress, everywhere, max_steps=room, enough=0))
 
 
 @functools.partial(jax.jit, static_argnames="beams")
 def compiled_beam_search(tables: jax.Array, own: Constraints, *, beams: int, alpha: Any) -> Hypotheses:
     """Returns the hypotheses that a beam search finds in the tables."""
-    return beam_search(look_up, tables, config(own, alpha, tables.shape[1]), beams=beams).run()
+    return finished(BeamSearch(look_up, beams, START, END, alpha), own, tables, tables.shape[1])
 
 
 @jax.jit
 def compiled_greedy_search(tables: jax.Array, own: Constraints, *, alpha: Any) -> Hypotheses:
     """Returns the hypotheses that a greedy search finds in the tables."""
-    return greedy_search(look_up, tables, config(own, alpha)).run()
+    return finished(IndependentRows(look_up, 1, START, END, alpha), own, tables)
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

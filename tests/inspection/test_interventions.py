@@ -35,26 +35,27 @@ def inspections(translator):
 def test_recorded_beam_ends_with_the_hypotheses(translator, inspections):
     for inspection in inspections.values():
         assert len(inspection.hypotheses) == BEAMS
-        scores, tokens = zip(*inspection.beam.finished, strict=True)
-        assert list(map(tuple, tokens)) == [hypothesis.tokens for hypothesis in inspection.hypotheses]
-        np.testing.assert_allclose(scores, [hypothesis.score for hypothesis in inspection.hypotheses], atol=1e-4)
+        plain = inspect(translator, LINE, OPTIONS, inspection.intervention)
+        assert [own.tokens for own in inspection.hypotheses] == [own.tokens for own in plain.hypotheses]
+        finished = sorted((c.score for step in inspection.beam for c in step if c.outcome == "finished"), reverse=True)
+        np.testing.assert_allclose(finished[:BEAMS], [own.score for own in plain.hypotheses], atol=1e-4)
     assert len({each.hypotheses for each in inspections.values()}) == len(inspections)  # each changes something
     greedy = inspect(translator, LINE, GREEDY, record_beam=True)
-    chosen = [next(c for c in step if c.outcome != "dropped") for step in greedy.beam.steps]
+    chosen = [next(c for c in step if c.outcome != "dropped") for step in greedy.beam]
     assert tuple(candidate.token for candidate in chosen) == greedy.hypotheses[0].tokens
 
 
 def test_prefix_begins_every_hypothesis(translator, inspections):
     inspection = inspections["all"]
     assert all(hypothesis.tokens[: len(PREFIX)] == PREFIX for hypothesis in inspection.hypotheses)
-    begun = inspection.beam.steps[: len(PREFIX)]
+    begun = inspection.beam[: len(PREFIX)]
     assert [[candidate.token for candidate in step] for step in begun] == [[token] for token in PREFIX]
     for prefix in ((*PREFIX, EOS_ID), (7,) * 39):  # whole translations, the longest of 40 tokens
         inspection = inspect(translator, LINE, OPTIONS, Intervention(prefix=prefix), record_beam=True)
         tokens = inspection.hypotheses[0].tokens
         assert tokens == (*prefix, *[EOS_ID] * (prefix[-1] != EOS_ID))
-        assert [own for _, own in inspection.beam.finished] == [list(tokens)]
-        assert len(inspection.observation.target) == len(tokens) == len(inspection.beam.steps)
+        assert [own.tokens for own in inspection.hypotheses] == [tokens]
+        assert len(inspection.observation.target) == len(tokens) == len(inspection.beam)
 
 
 def test_masked_tokens_get_no_weight(translator, inspections):

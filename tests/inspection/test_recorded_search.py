@@ -1,14 +1,15 @@
-"""The recorded beam search: compared with all continuations, and worked by hand.
+"""What a beam search considers: compared with all continuations, and worked by hand."""
 
-That it finds what the compiled search finds is tested in test_interventions.py.
-"""
-
+import functools
 import itertools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lingua_flax.inspection.recorded_search import Candidate, recorded_beam_search
+from lingua_flax.inspection.recorded_search import Candidate, recorded_search
+from lingua_flax.translation.search import BeamSearch, Constraints
 from tests.helpers.search import (
     END,
     LENGTH,
@@ -16,7 +17,7 @@ from tests.helpers.search import (
     WIDE,
     beam_search_by_lists,
     constraints,
-    log_softmax,
+    look_up,
     penalty,
     random_tables,
 )
@@ -31,15 +32,30 @@ CONSTRAINTS = [
 ]
 
 
-def recorded(sentence, beams, alpha, limit, minimum, prefix):
-    """Returns the recorded search of a sentence."""
+@functools.partial(jax.jit, static_argnames=("beams", "end"))
+def stepped(progress, alpha, *, beams, end=END):
+    search = BeamSearch(look_up, beams, START, end, alpha)
+    progress = search.next(progress)
+    return progress, search.done(progress), search.result(progress)
 
-    def next_log_probs(hypotheses):
-        (position,) = {len(ids) for ids in hypotheses}
-        return log_softmax(TABLES[sentence, position][[ids[-1] if ids else START for ids in hypotheses]])
 
-    lengths = {"max_length": limit, "min_length": minimum}
-    return recorded_beam_search(next_log_probs, beams=beams, alpha=alpha, prefix=prefix, end_token=END, **lengths)
+def recorded(table, own, beams, alpha, end=END):
+    """Returns the recorded search of a sentence, and the tokens and scores of the hypotheses."""
+    search = BeamSearch(look_up, beams, START, end, alpha)
+    own = own._replace(num_hypotheses=np.full(1, beams, np.int32))
+    progress, found = search.begin(Constraints(*map(jnp.asarray, own)), table[None], len(table)), []
+
+    def after_each_step():
+        after, is_done = progress, False
+        while not is_done:
+            after, is_done, result = stepped(after, alpha, beams=beams, end=end)
+            found[:] = [result]
+            yield after
+
+    steps = recorded_search(after_each_step(), end_token=end, alpha=alpha)
+    (hypotheses,) = found
+    hypotheses = [[token for token in row if token] for row in hypotheses.tokens[0].tolist()]
+    return steps, [tokens for tokens in hypotheses if tokens]
 
 
 @pytest.mark.parametrize("beams", [1, 2, 5, WIDE])
@@ -48,12 +64,13 @@ def test_steps_are_the_best_continuations_and_lead_to_the_hypotheses(beams, alph
     for own, sentence in itertools.product(CONSTRAINTS, range(len(TABLES))):
         limits = {"limit": int(own.max_lengths[sentence]), "minimum": int(own.min_lengths[sentence])}
         limits["prefix"] = [token for token in own.prefixes[sentence].tolist() if token]
-        search = recorded(sentence, beams, alpha, **limits)
+        of_sentence = Constraints(*(array[sentence : sentence + 1] for array in own))
+        recorded_steps, hypotheses_found = recorded(TABLES[sentence], of_sentence, beams, alpha)
         steps, finished = beam_search_by_lists(TABLES[sentence], beams, alpha, **limits)
-        assert [tokens for _, tokens in search.finished] == [tokens for _, tokens in finished]
-        assert len(search.steps) == len(steps)
+        assert hypotheses_found == [tokens for _, tokens in finished]
+        assert len(recorded_steps) == len(steps)
         before = []
-        for step, expected in zip(search.steps, steps, strict=True):
+        for step, expected in zip(recorded_steps, steps, strict=True):
             hypotheses, kept = [], []
             for rank, (candidate, (log_probability, tokens)) in enumerate(zip(step, expected, strict=True)):
                 has_ended = tokens[-1] == END
@@ -72,13 +89,12 @@ def test_steps_are_the_best_continuations_and_lead_to_the_hypotheses(beams, alph
 def test_two_steps_worked_by_hand():
     """Always </s> 0.3, a 0.6 and b 0.1; at most two tokens; two beams."""
     with np.errstate(divide="ignore"):
-        always = np.log([[0.0, 0.3, 0.6, 0.1]])
-    search = recorded_beam_search(
-        lambda hypotheses: np.repeat(always, len(hypotheses), axis=0), beams=2, max_length=2, end_token=1
-    )
-    rounded = [[Candidate(c.parent, c.token, round(np.exp(c.score), 6), c.outcome) for c in step] for step in search[0]]
+        always = np.broadcast_to(np.log(np.float32([0.0, 0.3, 0.6, 0.1])), (2, 4, 4))
+    own = constraints((2,), prefixes=((),))
+    steps, hypotheses = recorded(jnp.asarray(always), own, 2, 0.0, end=1)
+    rounded = [[Candidate(c.parent, c.token, round(np.exp(c.score), 6), c.outcome) for c in step] for step in steps]
     assert rounded == [
         [(-1, 2, 0.6, "kept"), (-1, 1, 0.3, "finished"), (-1, 3, 0.1, "kept")],
         [(0, 1, 0.18, "finished"), (2, 1, 0.03, "finished")],
     ]
-    assert [(round(np.exp(score), 6), tokens) for score, tokens in search.finished] == [(0.3, [1]), (0.18, [2, 1])]
+    assert hypotheses == [[1], [2, 1]]

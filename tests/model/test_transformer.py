@@ -99,7 +99,8 @@ def test_cached_decoding_matches_full_forward_pass(options):
         history = np.broadcast_to(rows.T, (2, 2, 5))[:, target_in_row]
         history[:, :, index + 1 :] = 7  # ignored
         tokens = targets[:, target_in_row, index]
-        actual, caches = decode_step(*network_and_params, tokens, np.int32(index), history, encoded, caches)
+        positions = np.full(len(tokens), index, np.int32)
+        actual, caches = decode_step(*network_and_params, tokens, positions, np.int32(index), history, encoded, caches)
         for row, target in enumerate(target_in_row):
             real = targets[:, target, index] != 0
             np.testing.assert_allclose(np.asarray(actual)[real, row], expected[target][real, index], atol=2e-6)

@@ -9,7 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lingua_flax.translation.search import IMPOSSIBLE, beam_search, greedy_search, sample, top_k_sums
+from lingua_flax.translation.search import (
+    IMPOSSIBLE,
+    BeamSearch,
+    Constraints,
+    IndependentRows,
+    Sampling,
+    advance,
+    top_k_sums,
+)
 from tests.helpers.search import (
     END,
     LENGTH,
@@ -19,8 +27,8 @@ from tests.helpers.search import (
     beam_search_by_lists,
     compiled_beam_search,
     compiled_greedy_search,
-    config,
     constraints,
+    finished,
     log_softmax,
     look_up,
     penalty,
@@ -66,7 +74,7 @@ def check_hypotheses(result, sentence, expected):
 def test_wide_beam_finds_all_that_is_allowed_and_greedy_search_the_likeliest_tokens(
     max_lengths, minimum, prefixes, alpha
 ):
-    own = constraints(max_lengths, minimum, prefixes)
+    own = constraints(max_lengths, minimum, prefixes, WIDE)
     beam = jax.device_get(compiled_beam_search(TABLES, own, beams=WIDE, alpha=alpha))
     greedy = compiled_greedy_search(TABLES, own, alpha=alpha).tokens.tolist()
     for sentence, (limit, prefix) in enumerate(zip(max_lengths, prefixes, strict=True)):
@@ -85,7 +93,7 @@ def test_wide_beam_finds_all_that_is_allowed_and_greedy_search_the_likeliest_tok
 def test_narrow_beams_end_exactly_when_nothing_can_overtake(beams):
     """Of 200 sentences, many have K finished hypotheses long before the best one finishes."""
     tables = random_tables(200, 9, seed=7, scale=3)
-    own = constraints([9] * 200, prefixes=((),) * 200)
+    own = constraints([9] * 200, prefixes=((),) * 200, num_hypotheses=beams)
     for alpha in (0.0, 0.6, 1.5):
         result = jax.device_get(compiled_beam_search(tables, own, beams=beams, alpha=alpha))
         for sentence, table in enumerate(tables):
@@ -98,54 +106,69 @@ def test_best_hypothesis_finishes_after_two_others_by_hand():
     for position, probabilities in enumerate([(0.2, 0.8), (0.1, 0.9), (0.9, 0.1), (1.0, 0.0)]):
         with np.errstate(divide="ignore"):
             table[position, :, [END, 3]] = np.maximum(np.log(probabilities), -1e9)[:, None]
-    own = constraints((LENGTH,), prefixes=((),))
+    own = constraints((LENGTH,), prefixes=((),), num_hypotheses=2)
     result = jax.device_get(compiled_beam_search(table[None], own, beams=2, alpha=0.0))
     assert result.tokens[0].tolist() == [[3, 3, END, 0], [END, 0, 0, 0]]
     np.testing.assert_allclose(np.exp(result.scores[0]), [0.648, 0.2], rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("search", "options", "initial_length"),
-    [
-        (beam_search, {"beams": 3}, 1),
-        (sample, {"temperature": 1.0, "top_k": None, "top_p": None}, 2),
-        (greedy_search, {}, LENGTH),
-    ],
-)
-def test_results_do_not_depend_on_shrinking_batches_and_growing_states(search, options, initial_length):
-    """22 sentences, of which 8 and then 2 remain, or more if the state is full, equal each sentence alone."""
+SEARCHES = {
+    "beam": lambda step: BeamSearch(step, 3, START, END, 0.6),
+    "greedy": lambda step: IndependentRows(step, 1, START, END, 0.6),
+    "sampling": lambda step: IndependentRows(step, 2, START, END, 0.6, Sampling(1.0)),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_results_do_not_depend_on_when_sentences_begin(name):
+    """22 sentences in four rows: whenever one is done, the next joins, and finds what it finds alone.
+
+    The step writes into the ring as a network does, and finds there what belongs to the sentence and nothing else.
+    """
     tables = random_tables(22, seed=1, scale=2)
     limits = np.array([1, 2, 4, 2, 1, 2, 3, 1, 1, 3, 1] * 2)
-    shapes = set()
+    keys = jax.random.key_data(jax.random.split(jax.random.key(3), (22, 2)))
 
-    def step(tokens, index, beam_history, state):  # as in the network, what belongs to a sentence is in the state
-        tables, positions = state
-        room = positions.shape[1]
-        shapes.add((len(tokens), beam_history.shape[2], room))
-        positions = positions.at[:, index].set(index + 1)
-        nothing_lost = jnp.all(positions == jnp.where(jnp.arange(room) <= index, jnp.arange(room) + 1, 0))
-        logits, _ = look_up(tokens, index, beam_history, tables)
-        return jnp.where(nothing_lost, logits, jnp.nan), (tables, positions)
+    def step(tokens, positions, slot, beam_history, state):
+        tables, written = state
+        written = written.at[:, slot].set(positions)
+        slots = (slot - positions[:, None] + jnp.arange(LENGTH)) % LENGTH
+        found = jnp.take_along_axis(written, slots, axis=1)
+        is_own = jnp.where(jnp.arange(LENGTH) <= positions[:, None], found == jnp.arange(LENGTH), True)
+        logits, _ = look_up(tokens, jnp.minimum(positions, LENGTH - 1), slot, beam_history, tables)
+        return jnp.where(jnp.all(is_own, axis=1)[:, None, None], logits, jnp.nan), (tables, written)
 
-    def grow(state, length):
-        return state[0], jnp.pad(state[1], ((0, 0), (0, length - state[1].shape[1])))
+    search = SEARCHES[name](step)
 
     @jax.jit
-    def run(tables, max_lengths, keys):
-        count = len(max_lengths)
-        own = constraints([LENGTH] * count, prefixes=((),) * count)._replace(max_lengths=max_lengths)
-        state = tables, jnp.zeros((count, initial_length), jnp.int32)
-        task = config(own, 0.6)._replace(initial_room=initial_length, grow=grow)
-        return search(step, state, task, **options, **({"keys": keys} if search is sample else {})).run()
+    def begun(sentences):
+        own = constraints([LENGTH] * 22, prefixes=((),) * 22, num_hypotheses=2 if name != "greedy" else 1)
+        own = Constraints(*(jnp.asarray(array)[sentences] for array in own._replace(max_lengths=limits)))
+        state = jnp.asarray(tables)[sentences], jnp.full((len(sentences), LENGTH), -1)
+        return search.begin(own, state, LENGTH, keys[sentences] if name == "sampling" else None)
 
-    keys = jax.random.split(jax.random.key(3), (22, 2))
-    alone = [run(tables[i : i + 1], limits[i : i + 1], keys[i : i + 1]) for i in range(22)]
-    assert shapes == {(1, LENGTH, LENGTH)}
-    shapes.clear()
-    together = run(tables, limits, keys)
-    assert shapes == {(22, initial_length, initial_length), (8, LENGTH, LENGTH), (2, LENGTH, LENGTH)}
-    np.testing.assert_array_equal(together.tokens, np.concatenate([one.tokens for one in alone]))
-    np.testing.assert_allclose(together.scores, np.concatenate([one.scores for one in alone]), rtol=1e-6)
+    @jax.jit
+    def advanced(progress, steps):
+        progress = advance(search, progress, jnp.ones(len(progress.begun), bool), steps, 0)
+        return progress, search.done(progress), search.result(progress)
+
+    alone = [advanced(begun(np.array([sentence])), LENGTH)[2] for sentence in range(22)]
+    rows, waiting, found = np.arange(4), list(range(4, 22)), {}
+    progress = begun(rows)
+    while len(found) < 22:
+        progress, done, result = advanced(progress, 1)
+        for row in np.flatnonzero(done):
+            found.setdefault(int(rows[row]), jax.tree.map(lambda array, row=row: array[row], result))
+            if waiting:
+                rows[row] = waiting.pop(0)
+                new = begun(rows)._replace(step=progress.step)
+                new = new._replace(begun=jnp.full_like(progress.begun, progress.step))
+                progress = jax.tree.map(
+                    lambda old, own, row=row: old.at[row].set(own[row]) if old.ndim else old, progress, new
+                )
+    for sentence, hypotheses in enumerate(alone):
+        np.testing.assert_array_equal(found[sentence].tokens, hypotheses.tokens[0])
+        np.testing.assert_allclose(found[sentence].scores, hypotheses.scores[0], rtol=1e-6)
 
 
 def test_early_end_keeps_the_requested_hypotheses():
@@ -153,14 +176,14 @@ def test_early_end_keeps_the_requested_hypotheses():
     tables, steps = random_tables(40, 9, seed=2, scale=3), []
     tables[:, 3:, :, END] += 9
 
-    def step(tokens, index, beam_history, tables):
-        jax.debug.callback(lambda index: steps.append(int(index)), index)
-        return look_up(tokens, index, beam_history, tables)
+    def step(tokens, positions, slot, beam_history, tables):
+        jax.debug.callback(lambda slot: steps.append(int(slot)), slot)
+        return look_up(tokens, positions, slot, beam_history, tables)
 
     @jax.jit
     def run(tables, alpha, num_hypotheses):
-        task = config(constraints([9] * 40, prefixes=((),) * 40), alpha, 9)
-        return beam_search(step, tables, task, beams=5, num_hypotheses=num_hypotheses).run()
+        own = constraints([9] * 40, prefixes=((),) * 40)._replace(num_hypotheses=jnp.full(40, num_hypotheses))
+        return finished(BeamSearch(step, 5, START, END, alpha), own, tables, 9)
 
     for alpha in (0.0, 1.5):
         complete, *fewer = (jax.block_until_ready(run(tables, alpha, count)) for count in (5, 2, 1))
@@ -196,10 +219,12 @@ def draw(temperature, top_k, top_p):
 
     @jax.jit
     def run(keys, temperature):
-        own = config(constraints())
-        return sample(look_up, TABLES, own, keys=keys, temperature=temperature, top_k=top_k, top_p=top_p).run()
+        sampling = Sampling(temperature, top_k, top_p)
+        search = IndependentRows(look_up, NUM_SAMPLES, START, END, sampling=sampling)
+        return finished(search, constraints(), jnp.asarray(TABLES), LENGTH, keys)
 
-    result = jax.device_get(run(jax.random.split(jax.random.key(0), (3, NUM_SAMPLES)), temperature))
+    keys = jax.random.split(jax.random.key(0), (3, NUM_SAMPLES))
+    result = jax.device_get(run(jax.random.key_data(keys), temperature))
     samples = [[tuple(token for token in row if token) for row in rows] for rows in result.tokens.tolist()]
     return samples, result.scores
 
