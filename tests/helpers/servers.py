@@ -72,12 +72,13 @@ class UpperCase:
     def max_rows(self, length: int) -> int:
         return 8
 
-    def search(self, parts: Sequence[Part], num_hypotheses: int, is_wanted: Callable[[int], bool]) -> Any:
+    def search(self, parts: Sequence[Part], is_wanted: Callable[[int], bool], more: Any) -> Any:
         self.batches.append([part.text for part in parts])
         self.may_go_on.wait(PROMPTLY)
         self.unwanted += [part.text for number, part in enumerate(parts) if not is_wanted(number)]
         for number, part in enumerate(parts):
-            yield {number: tuple(Hypothesis(part.text.upper() + "'" * rank, 0.0) for rank in range(num_hypotheses))}
+            ranks = range(part.num_hypotheses)
+            yield {number: tuple(Hypothesis(part.text.upper() + "'" * rank, 0.0) for rank in ranks)}
 
     def align(self, translation: Translation, target: str) -> list[Link]:
         words = [Characters(*word.span()) for word in re.finditer(r"\S+", translation.source)]

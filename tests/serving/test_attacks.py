@@ -156,7 +156,8 @@ def unread(url):
 
 
 def test_clients_that_do_not_read_keep_nobody_out_and_are_given_up(engine, monkeypatch):
-    engine.search = lambda *_: [{0: (Hypothesis("x" * 8_000_000, 0.0),)}]
+    large = (Hypothesis("x" * 8_000_000, 0.0),)
+    engine.search = lambda parts, *_: [dict.fromkeys(range(len(parts)), large)]
     with serving_with(engine, limits=ConnectionLimits(5, body=2000)) as url, contextlib.ExitStack() as stack:
         for _ in range(5):
             stack.enter_context(unread(url))

@@ -17,6 +17,7 @@ from lingua_flax.devices.compilation import compiled_program
 from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.options.schema import ComputeConfig, MeshConfig
 from lingua_flax.training.validation import ValidationSet, validate
+from lingua_flax.translation.batched_search import default_batch_size
 from lingua_flax.translation.parallel import map_concurrently, num_concurrent_programs
 from lingua_flax.translation.translator import Translator
 from tests.conftest import HUNG_AFTER
@@ -95,7 +96,7 @@ def test_batch_size_is_limited_by_the_size_of_the_caches(platform, layers, width
     config = decisive_translator().config.model_copy(update=sizes)
     mesh = SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform)]))
     translator = dataclasses.replace(decisive_translator(), config=config, mesh=mesh)
-    assert translator.decoding_batch_size(longest, beams) == rows
+    assert default_batch_size(translator, longest, beams) == rows
 
 
 def test_results_are_in_order_although_the_second_call_of_two_returns_first():

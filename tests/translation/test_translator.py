@@ -1,6 +1,7 @@
 """The translator with a small random network: equal to uncached decoding, independent of batches and padding."""
 
 import dataclasses
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -10,8 +11,8 @@ from lingua_flax.devices import compilation
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from lingua_flax.translation import decoding
-from lingua_flax.translation.search import Hypotheses
+from lingua_flax.translation import batched_search
+from lingua_flax.translation.hypotheses import Hypothesis
 from tests.helpers.translation import decisive_translator, log_probabilities, logits_after
 
 GREEDY = DecodingOptions(beam_size=1)
@@ -107,11 +108,11 @@ def test_hypotheses_are_distinct_and_their_scores_match_a_forward_pass(translato
 def test_few_lines_make_a_small_batch(translator, monkeypatch):
     used = []
 
-    def search(networks, request, how):
-        used.append(len(request.source))
-        return Hypotheses(np.full((used[-1], 1, 2), EOS_ID), np.zeros((used[-1], 1)))
+    def begun(network, options, parts, rows, length, **how):
+        used.append(rows)
+        return Mock(finish=lambda: [(Hypothesis("", 0.0),)] * len(parts))
 
-    monkeypatch.setattr(decoding, "decode_batch", search)
+    monkeypatch.setattr(batched_search, "RunningBatch", begun)
     for count, batch_size in [(1, 64), (3, 64), (17, 64), (3, 2), (5, 8)]:
         translator.translate(["a dog sleeps"] * count, batch_size=batch_size)
     assert used == [1, 4, 64, 2, 2, 8]
