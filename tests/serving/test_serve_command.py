@@ -146,15 +146,15 @@ def test_ctranslate2_does_not_end_a_search_too_soon(trained, toy, monkeypatch):
     """It finds what it finds if many more hypotheses have to finish first, but for 1 of 100 lines at most."""
     options = DecodingOptions(beam_size=5, length_penalty=1.0)
     translator = Translator.load(trained[0])
-    parts, count = next(translator.searches(list(read_lines(toy.parent / "train.en"))[:200], options, 1))
+    parts, _ = next(translator.searches(list(read_lines(toy.parent / "train.en"))[:200], options, 1))
     searcher = load_ctranslate2(translator, options, "float32", workers=1)
-    found = list(searcher.search(parts, count, lambda part: True))
-    some = list(searcher.search(parts[:9], count, lambda part: part not in (0, 2)))  # whose clients have left
+    found = list(searcher.search(parts, lambda part: True, None))
+    some = list(searcher.search(parts[:9], lambda part: part not in (0, 2), None))  # whose clients have left
     assert [{key: own.text for key, (own,) in each.items()} for each in some] == [
         {key: own.text for key, (own,) in each.items()} for each in found[:9] if not set(each) & {0, 2}
     ]
     monkeypatch.setattr(ctranslate2_model, "PATIENCE", 10)
-    patient = list(searcher.search(parts, count, lambda part: True))
+    patient = list(searcher.search(parts, lambda part: True, None))
     assert sum(one != other for one, other in zip(patient, found, strict=True)) <= len(found) / 100
 
 
