@@ -1,9 +1,11 @@
 """Glossaries: terms whose translations are given."""
 
 import functools
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import regex
 
@@ -26,12 +28,15 @@ class Glossary:
     match_case: bool = False
 
     @functools.cached_property
-    def _translations(self) -> Mapping[tuple[str, ...], str]:
-        return {_words(term, match_case=self.match_case): translation for term, translation in self.terms}
-
-    @functools.cached_property
-    def _most_words(self) -> int:
-        return max(map(len, self._translations), default=0)
+    def _terms(self) -> dict[str, Any]:
+        """The terms as a tree: the words that may follow each word; after the last one, the translation by ""."""
+        tree: dict[str, Any] = {}
+        for term, translation in self.terms:
+            branch = tree
+            for word in _words(term, match_case=self.match_case):
+                branch = branch.setdefault(word, {})
+            branch[""] = translation
+        return tree
 
     def terms_in(self, text: str) -> Iterator[tuple[int, int, str]]:
         """Yields where each term in a text begins and ends, and its translation."""
@@ -39,13 +44,15 @@ class Glossary:
         keys = _words(text, match_case=self.match_case)
         first = 0
         while first < len(words):
-            for last in range(min(first + self._most_words, len(words)), first, -1):
-                if translation := self._translations.get(keys[first:last]):
-                    yield words[first].start(), words[last - 1].end(), translation
-                    first = last
+            branch, after, translation = self._terms, first, ""
+            for last, key in enumerate(itertools.islice(keys, first, None), first + 1):
+                if (branch := branch.get(key, {})).get(""):
+                    after, translation = last, branch[""]
+                if not branch:
                     break
-            else:
-                first += 1
+            if translation:
+                yield words[first].start(), words[after - 1].end(), translation
+            first = max(first + 1, after)
 
 
 def _words(text: str, *, match_case: bool) -> tuple[str, ...]:
