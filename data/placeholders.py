@@ -105,7 +105,7 @@ class Protected:
     @functools.cached_property
     def text(self) -> str:
         """The text with placeholders."""
-        return _replaced(self.source, self.spans, self.placeholders)
+        return replaced(self.source, self.spans, self.placeholders)
 
     def part(self, begin: int, end: int) -> Self:
         """Returns a part without the white space around it, with the spans that are inside of it."""
@@ -120,23 +120,23 @@ class Protected:
         """The source with a number or a capitalized word in the place of each span, so that no span is divided."""
         kept = [self.source[span.begin : span.end] for span in self.spans]
         words = ["0" * len(text) if text[0].isdigit() else "x" * len(text) for text in kept]
-        return _replaced(self.source, self.spans, [word.capitalize() for word in words])
+        return replaced(self.source, self.spans, [word.capitalize() for word in words])
 
     @property
     def has_words_around_spans(self) -> bool:
-        """Whether there is anything to translate; true of a text without spans."""
-        return not self.spans or any(map(str.isalnum, _replaced(self.source, self.spans, [""] * len(self.spans))))
+        """Whether there is anything to translate."""
+        return has_letters(replaced(self.source, self.spans, [""] * len(self.spans)))
 
-    def chunks(self, space: str = "") -> Iterator[tuple[str, str, bool]]:
+    def chunks(self, space: str = "") -> Iterator[tuple[Self, str, bool]]:
         """Yields spans and the rest: the text, the white space after it (`space` in scripts without), if it is kept."""
         places = [0, *(place for span in self.spans for place in (span.begin, span.end)), len(self.source)]
         found = []
         for number, (begin, end) in enumerate(itertools.pairwise(places)):
             if text := _STRIPPED.search(self.source, begin, end):
-                found.append((*text.span(), bool(number % 2) or not any(map(str.isalnum, text[0]))))
+                found.append((*text.span(), bool(number % 2) or not has_letters(text[0])))
         for (begin, end, is_kept), (following, _, _) in itertools.pairwise([*found, (len(self.source), 0, True)]):
             after = space if _JOINT.fullmatch(self.source[end - 1 : following + 1]) else self.source[end:following]
-            yield self.source[begin:end], after, is_kept
+            yield self.part(begin, end), after, is_kept
 
     def placed(self, prefix: str) -> str:
         """Returns the beginning of a translation, in which the spans stand, with placeholders."""
@@ -163,7 +163,7 @@ class Protected:
     @property
     def untranslated(self) -> str:
         """The source with what must be kept in the place of the spans."""
-        return _replaced(self.source, self.spans, [span.kept for span in self.spans])
+        return replaced(self.source, self.spans, [span.kept for span in self.spans])
 
     def original(self, text: str) -> str:
         """Returns a part of the text as it is in the source."""
@@ -173,6 +173,11 @@ class Protected:
     @property
     def _span_of(self) -> dict[str, Span]:
         return dict(zip(self.placeholders, self.spans, strict=False))
+
+
+def has_letters(text: str) -> bool:
+    """Returns whether there is a letter, of any script; without one, nothing is translated."""
+    return any(map(str.isalpha, text))
 
 
 def protect(text: str, placeholders: str, glossary: Glossary | None = None) -> Protected:
@@ -195,7 +200,7 @@ def protect_pair(pair: Pair, placeholders: str) -> Pair:
     for span, placeholder in zip(sides[0], chosen, strict=False):
         of_text[span.kept].append(placeholder)
     target = "".join(of_text[span.kept].pop(0) for span in sides[1]) if chosen else ""
-    return Pair(_replaced(pair[0], sides[0], chosen), _replaced(pair[1], sides[1], target))
+    return Pair(replaced(pair[0], sides[0], chosen), replaced(pair[1], sides[1], target))
 
 
 def _chosen(text: str, placeholders: str, count: int) -> str:
@@ -206,7 +211,7 @@ def _chosen(text: str, placeholders: str, count: int) -> str:
     return (placeholders[start:] + placeholders[:start])[:count]
 
 
-def _replaced(text: str, spans: Sequence[Span], replacements: Sequence[str]) -> str:
+def replaced(text: str, spans: Sequence[Span], replacements: Sequence[str]) -> str:
     """Returns the text with the spans replaced; those without a replacement stay."""
     pieces, place = [], 0
     for span, replacement in zip(spans, replacements, strict=False):

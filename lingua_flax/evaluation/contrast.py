@@ -87,11 +87,12 @@ def translate_with_masked_tokens(
     max_length = translator.max_length
     greedy = options.model_copy(update={"beam_size": 1, "temperature": 0.0, "top_k": None, "top_p": None})
     parts = []
-    for number, ids in enumerate(translator.tokenizer.encode_source(lines)):
+    protected = list(map(translator.tokenizer.protect, lines))
+    for number, ids in enumerate(translator.tokenizer.encode_protected(protected)):
         source = cut(ids, max_length)
         limit = length_limit(len(source), 0, greedy, max_length)
         hidden = [position for position in masked[number] if position < len(source)]
-        parts.append(Part(lines[number], source, limit=limit, masked=hidden))
+        parts.append(Part(protected[number], source, limit=limit, masked=hidden))
     return [best.text for best, *_ in translator.search(parts, 1, greedy)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lingua_flax.data.batch import bucket_lengths
@@ -12,7 +12,7 @@ from lingua_flax.data.glossary import Glossary
 from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
 from lingua_flax.translation.hypotheses import Translation
 from lingua_flax.translation.requests import Part
-from lingua_flax.translation.translator import Searches, Translator
+from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.word_alignment import Link, align_translations
 
 if TYPE_CHECKING:
@@ -30,18 +30,14 @@ class Engine:
     alignment: AlignmentOptions
     workers: int
 
-    def searches(
-        self, lines: Sequence[str], languages: tuple[str, str], num_hypotheses: int, glossary: Glossary | None
-    ) -> Searches[list[Translation]]:
-        """Returns the searches that translate lines; raises UserError if the network has no place for a glossary."""
+    def translator(self, languages: tuple[str, str], glossary: Glossary | None) -> Translator:
+        """Returns the translator between languages; raises UserError if the network has no place for a glossary."""
         translator = dataclasses.replace(self.translators[languages[1]], languages=languages)
-        if glossary:
-            translator = translator.with_glossary(glossary)
-        return translator.searches(lines, self.options, num_hypotheses)
+        return translator.with_glossary(glossary) if glossary else translator
 
-    def align(self, translation: Translation, target: str) -> list[Link]:
+    def align(self, translator: Translator, translation: Translation) -> list[Link]:
         """Returns the links between a line and its best translation."""
-        (links,) = align_translations(self.translators[target], [translation], self.alignment)
+        (links,) = align_translations(translator, [translation], self.alignment)
         return links
 
     def cost(self, part: Part) -> int:

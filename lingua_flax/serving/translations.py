@@ -1,7 +1,8 @@
 """Answers POST /translate: from the parameters of a request to the content of its answer."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -11,8 +12,9 @@ from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.protocol import TranslateRequest
 from lingua_flax.translation.html_text import HtmlText, Translated
 from lingua_flax.translation.hypotheses import Hypothesis, Translation
-from lingua_flax.translation.requests import Part
-from lingua_flax.translation.translator import Searches
+from lingua_flax.translation.line_splitting import divide_text
+from lingua_flax.translation.requests import Part, Request, to_search
+from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.word_alignment import Link, moved, pharaoh, word_links
 
 Value = TypeVar("Value")
@@ -39,8 +41,10 @@ class Translations:
         aligned = [page.needs_links for page in pages] or [[parameters.alignments] * len(own) for own in lines]
         # LibreTranslate has no alternatives for HTML either.
         count = 1 if pages else min(1 + parameters.alternatives, max_hypotheses)
-        translations = iter(await self._translated([line for own in lines for line in own], size, parameters, count))
-        results = [[await self._line(next(translations), parameters.target, each) for each in own] for own in aligned]
+        glossary = Glossary(tuple(parameters.glossary.items())) if parameters.glossary else None
+        translator = self._engine.translator((parameters.source, parameters.target), glossary)
+        translations = iter(await self._translated([line for own in lines for line in own], translator, count))
+        results = [[await self._line(next(translations), translator, each) for each in own] for own in aligned]
         if pages:
             translated = [[await self._compute(size, _rendered, *pair)] for pair in zip(pages, results, strict=True)]
         else:
@@ -55,20 +59,25 @@ class Translations:
             answer["unknownWords"] = unknown
         return answer if isinstance(parameters.q, list) else {name: values[0] for name, values in answer.items()}
 
-    async def _translated(
-        self, lines: Sequence[str], size: int, parameters: TranslateRequest, count: int
-    ) -> list[Translation]:
-        glossary = Glossary(tuple(parameters.glossary.items())) if parameters.glossary else None
-        searches = self._engine.searches(lines, (parameters.source, parameters.target), count, glossary)
-        found: list[tuple[Hypothesis, ...]] | None = None
-        while True:
-            parts, wanted, translations = await self._compute(size, _resumed, searches, found)
-            if translations is not None:
-                return translations
-            found = await self._batcher.search(parts, wanted, is_admitted=found is not None)
+    async def _translated(self, lines: Sequence[str], translator: Translator, count: int) -> list[Translation]:
+        """Translates lines as `Translator.translate` does, but with the searches of other requests."""
+        request = translator.request(self._engine.options, count)
+        size, first, parts = sum(map(len, lines)), 1, list[Part]()
+        for piece in _pieces(lines):  # one after another: the task may be cancelled in between
+            own = dataclasses.replace(request, first_line=first)
+            parts += await self._compute(size, _divided, translator, own, piece)
+            first += len(piece)
+        parts = await self._compute(size, request.restored, parts, await self._found(parts, is_admitted=False))
+        parts = await self._compute(size, request.restored, parts, await self._found(parts, is_admitted=True))
+        return request.joined(lines, parts)
 
-    async def _line(self, translation: Translation, target: str, is_aligned: bool) -> Line:
-        links = await self._compute(LARGE, self._engine.align, translation, target) if is_aligned else []
+    async def _found(self, parts: Sequence[Part], *, is_admitted: bool) -> list[tuple[Hypothesis, ...]]:
+        searched = to_search(parts)
+        count = max((part.num_hypotheses for part in searched), default=1)
+        return await self._batcher.search(searched, count, is_admitted=is_admitted)
+
+    async def _line(self, translation: Translation, translator: Translator, is_aligned: bool) -> Line:
+        links = await self._compute(LARGE, self._engine.align, translator, translation) if is_aligned else []
         return translation, links
 
     async def _compute(self, size: int, function: Callable[..., Value], *arguments: Any) -> Value:
@@ -78,14 +87,19 @@ class Translations:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
 
-def _resumed(
-    searches: Searches[list[Translation]], found: list[tuple[Hypothesis, ...]] | None
-) -> tuple[list[Part], int, list[Translation] | None]:
-    """Returns the parts to search next and how many hypotheses are wanted of each, or the translations."""
-    try:
-        return *(next(searches) if found is None else searches.send(found)), None
-    except StopIteration as end:
-        return [], 0, end.value
+def _pieces(lines: Sequence[str]) -> Iterator[list[str]]:
+    """Yields lines that are large together, or one that is so by itself."""
+    piece: list[str] = []
+    for line in lines:
+        if piece and sum(map(len, piece)) + len(line) > LARGE:
+            yield piece
+            piece = []
+        piece.append(line)
+    yield piece
+
+
+def _divided(translator: Translator, request: Request, lines: Sequence[str]) -> list[Part]:
+    return request.parts(divide_text(translator, lines))
 
 
 def _rendered(page: HtmlText, lines: list[Line]) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from lingua_flax.data.placeholders import Protected
 from lingua_flax.options.special_ids import EOS_ID
 
 
@@ -17,12 +18,14 @@ class Hypothesis:
       score: its log-probability divided by the length penalty; of a line with several sentences, their sum.
       tokens: its token ids, ending with EOS_ID; none for a line without tokens.
       parts: of a line with several sentences or parts, the source text of each and the hypothesis for it.
+      protected: otherwise, what the network was given, if it translated the line.
     """
 
     text: str
     score: float
     tokens: tuple[int, ...] = ()
     parts: tuple[tuple[str, Hypothesis], ...] = ()
+    protected: Protected | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from lingua_flax.data.batch import bucket_lengths
+from lingua_flax.data.placeholders import Protected
 from lingua_flax.devices.sharding import replicated
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation import decoding
@@ -49,7 +50,7 @@ class SegmentedSearch:
 
     def compile(self, shape: Shape) -> None:
         """Compiles the programs for batches of a shape, by running them on a sentence that ends at once."""
-        networks, request, how = self._translator.arguments([Part("", [])], self._options, *shape)
+        networks, request, how = self._translator.arguments([Part(Protected(""), [])], self._options, *shape)
         carry, active = self._begin(networks, request, how), np.zeros(shape.rows, bool)
         if decoding.initial_room(request, how.program) < how.program.length:
             carry, *_ = self._advance(networks, carry, how, active)

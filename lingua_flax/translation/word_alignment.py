@@ -19,6 +19,7 @@ import numpy as np
 from flax import nnx
 
 from lingua_flax.data.batch import Batch, cut
+from lingua_flax.data.placeholders import Protected
 from lingua_flax.data.tokenizer import Characters, Tokenizer
 from lingua_flax.devices.processes import gather_to_host
 from lingua_flax.host.errors import UserError
@@ -42,18 +43,18 @@ class Link(NamedTuple):
 
 def align(
     network: TrainedNetwork,
-    sources: Sequence[str],
+    sources: Sequence[Protected],
     targets: Sequence[Sequence[int]],
     options: AlignmentOptions = AlignmentOptions(),
 ) -> list[list[Link]]:
-    """Aligns each source line with its translation, given as in `Hypothesis.tokens`; what is too long is ignored.
+    """Aligns each source with its translation, given as in `Hypothesis.tokens`; what is too long is ignored.
 
     Every token of the translation has at most one link, in order; one that attends to the end of the sentence has none.
     Neither has punctuation that is attached to a word, nor what attends to it. Raises UserError if a network has no
     such layer or head.
     """
     check_alignment(network, options)
-    source_ids = [cut(ids, network.max_length) for ids in network.tokenizer.encode_source(sources)]
+    source_ids = [cut(ids, network.max_length) for ids in network.tokenizer.encode_protected(sources)]
     target_ids = [cut([*(token for token in ids if token != EOS_ID), EOS_ID], network.max_length) for ids in targets]
     layer, head = options.alignment_layer, options.alignment_head
     links: dict[int, list[Link]] = {}
@@ -75,14 +76,14 @@ def align_translations(
     return [[moved(link, *starts) for _, _, *starts in parts for link in next(aligned)] for parts in divided]
 
 
-def _parts(translation: Translation) -> Iterator[tuple[str, Sequence[int], int, int]]:
+def _parts(translation: Translation) -> Iterator[tuple[Protected, Sequence[int], int, int]]:
     """Yields the parts in which a line was translated: source, tokens, and where both begin; only those with tokens."""
     source, hypothesis = translation.source, translation.hypotheses[0]
     start = target_start = 0
     for text, part in hypothesis.parts or ((source.strip(), hypothesis),):
         start, target_start = source.index(text, start), hypothesis.text.index(part.text, target_start)
-        if part.tokens:
-            yield text, part.tokens, start, target_start
+        if part.protected:
+            yield part.protected, part.tokens, start, target_start
         start, target_start = start + len(text), target_start + len(part.text)
 
 
@@ -137,15 +138,15 @@ def _attended(networks: Sequence[Network], batch: Batch, *, layer: int | None, h
     return jnp.where(own < WEAK_LINK * best, -1, origins).astype(jnp.int32)
 
 
-def _links(tokenizer: Tokenizer, source: str, target_ids: Sequence[int], attended: np.ndarray) -> list[Link]:
+def _links(tokenizer: Tokenizer, source: Protected, target_ids: Sequence[int], attended: np.ndarray) -> list[Link]:
     """Returns the links of a pair, given the source position that belongs to each target token."""
     sources = tokenizer.source_characters(source)
     translation, targets = tokenizer.target_characters(source, target_ids[:-1])
-    source_words, target_words = split_words(source), split_words(translation)
+    source_words, target_words = split_words(source.source), split_words(translation)
     return [
         Link(sources[position], target)
         for target, position in zip(targets, attended - len(tokenizer.source_tags), strict=False)
         if 0 <= position < len(sources)
-        and is_part_of_word(source, source_words, sources[position])
+        and is_part_of_word(source.source, source_words, sources[position])
         and is_part_of_word(translation, target_words, target)
     ]

@@ -58,7 +58,7 @@ def test_nothing_is_lost_whatever_the_text(text):
         assert protected.text == text
         assert not protected.is_complete(protected.text)
     assert protected.untranslated == text
-    assert "".join(part + space for part, space, _ in protected.chunks()) == text.lstrip()
+    assert "".join(part.source + space for part, space, _ in protected.chunks()) == text.lstrip()
     first = protected.placeholders[:1]
     for translation in (protected.text.replace(first, ""), protected.text + first):
         assert protected.is_complete(translation) == (not protected.spans)
@@ -114,8 +114,8 @@ def test_words_that_meet_without_a_space_get_one():
         ("pre{name}fix a `b`.", "pre|{name}|fix a |`b`|."),
     ):
         protected = protect(text, FEW, GLOSSARY)
-        assert "|".join(part + space for part, space, _ in protected.chunks()) == pieces.replace(" | ", "|")
-        assert "|".join(part + space for part, space, _ in protected.chunks("_")) == pieces.replace(" | ", "_|")
+        assert "|".join(part.source + space for part, space, _ in protected.chunks()) == pieces.replace(" | ", "|")
+        assert "|".join(part.source + space for part, space, _ in protected.chunks("_")) == pieces.replace(" | ", "_|")
 
 
 @given(TEXTS, TEXTS)

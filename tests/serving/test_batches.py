@@ -8,6 +8,7 @@ from unittest.mock import Mock
 from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
 from lingua_flax.serving import app
 from lingua_flax.serving.engine import Engine
+from lingua_flax.translation.line_splitting import divide_text
 from tests.conftest import PROMPTLY
 from tests.helpers.networks import random_translator
 from tests.helpers.servers import (
@@ -119,8 +120,8 @@ def test_sentences_are_those_of_the_language_a_text_is_in():
     """Not of the language in which another direction of the same network begins."""
     translators = {"en": dataclasses.replace(random_translator(), languages=("en", "de"), translate_unknown=True)}
     engine = Engine(translators, Mock(), DecodingOptions(), AlignmentOptions(), workers=1)
-    parts, _ = next(engine.searches(["Er kam am 3. Mai."], ("de", "en"), 1, None))
-    assert [part.text for part in parts] == ["Er kam am 3. Mai."]
+    ((part,),) = divide_text(engine.translator(("de", "en"), None), ["Er kam am 3. Mai."])
+    assert [part.text] == ["Er kam am 3. Mai."]
 
 
 def accepts(url):

@@ -18,7 +18,8 @@ from lingua_flax.inspection.interventions import inspect, inspection_of
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import ComputeConfig, DecodingOptions, TokenizerConfig
 from lingua_flax.training.given_tokenizer import given_tokenizer
-from lingua_flax.translation.translator import PREFIX_UNUSED, TRANSLATED_AROUND, Translator
+from lingua_flax.translation.line_warnings import PREFIX_UNUSED, TRANSLATED_AROUND
+from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.word_alignment import align_translations, word_links
 from tests.helpers.commands import succeed
 from tests.helpers.translation import decisive_translator

@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lingua_flax.data.placeholders import Protected
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.line_splitting import split_text
 from tests.helpers.texts import LINES
@@ -11,7 +12,8 @@ from tests.helpers.translation import decisive_translator
 
 @given(LINES, st.integers(1, 30))
 def test_parts_of_a_line_add_up_to_the_line(line, longest):
-    parts = [text for text, _, _ in split_text(line, "en", lambda text: len(text) <= longest)]
+    pieces = split_text(Protected(line), "en", lambda part: len(part.source) <= longest)
+    parts = [part.source for part, _, _ in pieces]
     assert "".join("".join(parts).split()) == "".join(line.split())
     assert all(len(part) <= longest for part in parts)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingua_flax.options.schema import DecodingOptions
-from lingua_flax.translation import requests
+from lingua_flax.translation.line_splitting import divide_sentences
 from lingua_flax.translation.segmented_search import SEGMENT, SegmentedSearch, Shape, shapes
 from tests.helpers.translation import decisive_translator
 
@@ -21,7 +21,7 @@ def test_sentences_are_found_as_in_one_call_as_long_as_somebody_waits_for_them(b
     """With programs for five sentences, and for one of them."""
     translator, options, steps = decisive_translator(), DecodingOptions(beam_size=beams, length_penalty=0.6), []
     lines, length = ["the cat eats", "a dog sleeps", "milk", "seven geese", "he walked"], 20
-    parts = requests.parts_of(translator.divided(lines), None, translator.tokenizer, options, translator.max_length)
+    parts = translator.request(options).parts(divide_sentences(translator, lines))
     search = SegmentedSearch(translator, options, lambda count, seconds: steps.append(count))
     for rows in (5, 1):
         search.compile(Shape(rows, length))

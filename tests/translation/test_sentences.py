@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingua_flax.data.placeholders import PLACEHOLDERS, protect
+from lingua_flax.data.placeholders import PLACEHOLDERS, Protected, protect
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.line_splitting import split_lines, split_text
-from lingua_flax.translation.requests import parts_of
+from lingua_flax.translation.line_warnings import NOT_TRANSLATED
+from lingua_flax.translation.requests import Request
 from lingua_flax.translation.sentences import split_sentences
-from lingua_flax.translation.translator import NOT_TRANSLATED
 from tests.helpers.commands import succeed
 from tests.helpers.texts import LINES
 
@@ -59,6 +59,9 @@ class Characters:
 
     encode_target = encode_source
 
+    def encode_protected(self, sources):
+        return self.encode_source([source.text for source in sources])
+
     def protect(self, line):
         return protect(line, PLACEHOLDERS[:1])
 
@@ -94,14 +97,15 @@ def test_white_space_is_that_between_the_sentences(line, languages, texts, after
     ],
 )
 def test_sentences_that_are_too_long_are_split_at_spaces_else_within_words(line, length, parts):
-    assert [part for part, _, _ in split_text(line, "en", lambda part: len(part) <= length)] == parts
+    pieces = split_text(Protected(line), "en", lambda part: len(part.source) <= length)
+    assert [part.source for part, _, _ in pieces] == parts
 
 
 @pytest.mark.parametrize(("target", "space"), [("en", " "), ("ja", "")])
 def test_pieces_around_what_stays_are_separated_as_the_target_language_wants(target, space):
     line = "请打开https://example.org/页面并发给me@example.org好。谢谢。"
     divided = split_lines([line], Characters(), ("zh", target), 100)
-    parts = parts_of(divided, None, Characters(), DecodingOptions(), 100)
+    parts = Request(Characters(), 100, DecodingOptions()).parts(divided)
     texts = ["请打开", "https://example.org/", "页面并发给", "me@example.org", "好。", "谢谢。"]
     assert [part.text for part in parts] == texts
     assert [part.after for part in parts] == [*[space] * 5, ""]

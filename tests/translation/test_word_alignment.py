@@ -62,7 +62,9 @@ def test_words_of_the_phrasebook_are_aligned_as_by_hand():
     sources, targets, by_hand = zip(*(line.split("\t") for line in lines), strict=True)
     one_program = ComputeConfig(padding="longest")
     translator = Translator.load(ROOT / "checkpoints" / "phrasebook", devices=one_program)
-    aligned = align(translator, sources, translator.tokenizer.encode_target(targets))
+    aligned = align(
+        translator, list(map(translator.tokenizer.protect, sources)), translator.tokenizer.encode_target(targets)
+    )
     correct = total = 0
     for source, target, known, links in zip(sources, targets, by_hand, aligned, strict=True):
         sure = {link for link in known.split() if "-" in link}
