@@ -1,7 +1,6 @@
 """Glossaries: terms whose translations are given."""
 
 import functools
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,22 +40,26 @@ class Glossary:
     def terms_in(self, text: str) -> Iterator[tuple[int, int, str]]:
         """Yields where each term in a text begins and ends, and its translation."""
         words = list(WORD.finditer(text))
-        keys = _words(text, match_case=self.match_case)
+        keys = [_key(word[0], match_case=self.match_case) for word in words]
         first = 0
         while first < len(words):
-            branch, after, translation = self._terms, first, ""
-            for last, key in enumerate(itertools.islice(keys, first, None), first + 1):
-                if (branch := branch.get(key, {})).get(""):
-                    after, translation = last, branch[""]
-                if not branch:
+            branch, last, translation = self._terms, first, ""
+            for place in range(first, len(words)):
+                if (branch := branch.get(keys[place])) is None:
                     break
+                if "" in branch:
+                    last, translation = place, branch[""]
             if translation:
-                yield words[first].start(), words[after - 1].end(), translation
-            first = max(first + 1, after)
+                yield words[first].start(), words[last].end(), translation
+            first = last + 1
 
 
 def _words(text: str, *, match_case: bool) -> tuple[str, ...]:
-    return tuple(word if match_case else word.casefold() for word in WORD.findall(text))
+    return tuple(_key(word, match_case=match_case) for word in WORD.findall(text))
+
+
+def _key(word: str, *, match_case: bool) -> str:
+    return word if match_case else word.casefold()
 
 
 def read_glossary(path: Path, *, match_case: bool = False) -> Glossary:

@@ -144,8 +144,9 @@ class Translator(TrainedNetwork):
           UserError: an option or a prefix is invalid, or not possible with this model.
           TypeError: `lines` is a single string.
         """
+        divided = divide_text(self, lines)
         request = self.request(options, num_hypotheses, first_line, **overrides)
-        return self._translated(lines, divide_text, request, prefixes, warn, after_batch)
+        return self._translated(lines, divided, request, prefixes, warn=warn, after_batch=after_batch)
 
     def translate_sentences(
         self,
@@ -158,8 +159,9 @@ class Translator(TrainedNetwork):
         **overrides: Any,
     ) -> list[Translation]:
         """Translates sentences of a corpus, whatever they consist of, without looking up words; as `translate`."""
+        divided = divide_sentences(self, sentences)
         request = self.request(options, 1, first_line, **overrides)
-        return self._translated(sentences, divide_sentences, request, None, warn, after_batch)
+        return self._translated(sentences, divided, request, None, warn=warn, after_batch=after_batch)
 
     def request(
         self, options: DecodingOptions, num_hypotheses: int = 1, first_line: int = 1, **overrides: Any
@@ -174,9 +176,10 @@ class Translator(TrainedNetwork):
     def _translated(
         self,
         lines: Sequence[str],
-        divide: Callable[[Self, Sequence[str]], list[list[Part]]],
+        divided: Sequence[Sequence[Part]],
         request: Request,
         prefixes: Sequence[str] | None,
+        *,
         warn: bool,
         after_batch: Callable[[int], None],
     ) -> list[Translation]:
@@ -184,7 +187,6 @@ class Translator(TrainedNetwork):
             raise TypeError("translate takes a list of lines, not a single string")
         if prefixes is not None and len(prefixes) != len(lines):
             raise UserError(f"{len(lines):,} lines, but {len(prefixes):,} prefixes; there must be one for each line")
-        divided = divide(self, lines)
         parts = request.parts(divided, prefixes)
         if warn:
             warn_before_search(divided, parts, prefixes, request.first_line, self.max_length)

@@ -45,6 +45,14 @@ def test_sentences_add_up_to_the_text(text, language):
     assert all(sentences) or not text
 
 
+@given(st.integers(1, 400), st.integers(1, 90))
+def test_long_texts_are_divided_as_short_ones_are(words, length):
+    sentence = " ".join(["word"] * words) + ". "
+    text = sentence * length + "Mr. Smith “came. And left.” "
+    short = split_sentences(sentence + "Mr. Smith “came. And left.” ", "en")
+    assert split_sentences(text, "en") == [sentence] * (length - 1) + short
+
+
 @pytest.mark.parametrize("space", "\u0085\u2028")
 def test_spaces_before_a_full_stop_are_no_obstacle(space):
     assert split_sentences(f"Choose plan B{space}. Then go on.", "en") == [f"Choose plan B{space}. ", "Then go on."]
