@@ -69,7 +69,7 @@ class Translations:
             first += len(piece)
         parts = await self._compute(size, request.restored, parts, await self._found(parts, is_admitted=False))
         parts = await self._compute(size, request.restored, parts, await self._found(parts, is_admitted=True))
-        return request.joined(lines, parts)
+        return await self._compute(size, request.joined, lines, parts)
 
     async def _found(self, parts: Sequence[Part], *, is_admitted: bool) -> list[tuple[Hypothesis, ...]]:
         searched = to_search(parts)
