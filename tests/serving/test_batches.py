@@ -6,7 +6,7 @@ import threading
 from unittest.mock import Mock
 
 from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
-from lingua_flax.serving import app
+from lingua_flax.serving import app, translations
 from lingua_flax.serving.engine import Engine
 from lingua_flax.translation.line_splitting import divide_text
 from tests.conftest import PROMPTLY
@@ -89,6 +89,29 @@ def test_client_that_goes_away_costs_nothing(url, engine):
     until_left(url, 2)
     engine.may_go_on.set()
     until(lambda: engine.unwanted == ["under way"])
+
+
+def test_client_that_goes_away_ends_the_division_of_its_texts(engine, monkeypatch):
+    """Which takes a thread, so that others are answered meanwhile."""
+    divided, may_go_on = [], threading.Event()
+
+    def divide(translator, lines):
+        divided.append(lines)
+        may_go_on.wait(PROMPTLY)
+        return divide_text(translator, lines)
+
+    monkeypatch.setattr(translations, "divide_text", divide)
+    monkeypatch.setattr(translations, "LARGE", 3)
+    with serving_with(engine) as url:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PROMPTLY)
+        connection.request("POST", "/translate?q=one%0Atwo%0Athree&source=en&target=fr")
+        until(lambda: divided)
+        assert request(url, "/livez")[0] == 200
+        connection.close()
+        until_left(url)
+        may_go_on.set()
+        assert translate(url, "last")[0] == 200
+    assert divided == [["one"], ["last"]]
 
 
 def test_deadline(engine):
