@@ -45,10 +45,11 @@ class Glossary:
         while first < len(words):
             branch, last, translation = self._terms, first, ""
             for place in range(first, len(words)):
-                if (branch := branch.get(keys[place])) is None:
-                    break
+                branch = branch.get(keys[place], {})
                 if "" in branch:
                     last, translation = place, branch[""]
+                elif not branch:
+                    break
             if translation:
                 yield words[first].start(), words[last].end(), translation
             first = last + 1

@@ -11,9 +11,9 @@ from lingua_flax.serving.batcher import Batcher
 from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.protocol import TranslateRequest
 from lingua_flax.translation.html_text import HtmlText, Translated
-from lingua_flax.translation.hypotheses import Hypothesis, Translation
+from lingua_flax.translation.hypotheses import Translation
 from lingua_flax.translation.line_splitting import divide_text
-from lingua_flax.translation.requests import Part, Request, to_search
+from lingua_flax.translation.requests import Part, Request, most_hypotheses, to_search
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.word_alignment import Link, moved, pharaoh, word_links
 
@@ -67,14 +67,11 @@ class Translations:
             own = dataclasses.replace(request, first_line=first)
             parts += await self._compute(size, _divided, translator, own, piece)
             first += len(piece)
-        parts = await self._compute(size, request.restored, parts, await self._found(parts, is_admitted=False))
-        parts = await self._compute(size, request.restored, parts, await self._found(parts, is_admitted=True))
+        for is_admitted in (False, True):
+            searched = to_search(parts)
+            found = await self._batcher.search(searched, most_hypotheses(searched), is_admitted=is_admitted)
+            parts = await self._compute(size, request.restored, parts, found)
         return await self._compute(size, request.joined, lines, parts)
-
-    async def _found(self, parts: Sequence[Part], *, is_admitted: bool) -> list[tuple[Hypothesis, ...]]:
-        searched = to_search(parts)
-        count = max((part.num_hypotheses for part in searched), default=1)
-        return await self._batcher.search(searched, count, is_admitted=is_admitted)
 
     async def _line(self, translation: Translation, translator: Translator, is_aligned: bool) -> Line:
         links = await self._compute(LARGE, self._engine.align, translator, translation) if is_aligned else []

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Collection, Sequence
 
-from lingua_flax.options.special_ids import UNK_ID
 from lingua_flax.translation.hypotheses import Translation
 from lingua_flax.translation.requests import Part
 
@@ -18,16 +17,17 @@ log = logging.getLogger(__name__)
 
 
 def warn_before_search(
-    divided: Sequence[Sequence[Part]], parts: Sequence[Part], prefixes: Sequence[str] | None, first: int, longest: int
+    divided: Sequence[Sequence[Part]], parts: Sequence[Part], prefixes: Sequence[str], first: int, longest: int
 ) -> None:
     """Logs the lines that are cut or not translated; `first` is the number of the first line."""
     for line, own in enumerate(divided, first):
         if count := sum(part.is_cut for part in own):
             limit = f"more than {longest - 1} tokens, which the model takes at a time"
             log.warning("line %d has a sentence of %s: cut into %d parts", line, limit, count)
-    _warn(NOT_TRANSLATED, {part.line for part in parts if part.is_kept and UNK_ID in part.source})
-    with_text = (line for line, own in enumerate(divided, first) if any(part.text for part in own))
-    begun = {line for line in with_text if prefixes and prefixes[line - first]}
+    _warn(NOT_TRANSLATED, {part.line for part in parts if part.is_unknown})
+    begun = {
+        line for line, (own, text) in enumerate(zip(divided, prefixes, strict=False), first) if own[0].text and text
+    }
     _warn(PREFIX_UNUSED, begun - {part.line for part in parts if not part.is_kept})
 
 
@@ -39,11 +39,7 @@ def warn_after_search(
     _warn(UNKNOWN_WORDS, words, lambda line: f"{line} ({_first_few(words[line])})")
     _warn(GUESSED, {part.line for part in parts if part.is_guess})
     _warn(TRANSLATED_AROUND, {part.line for part in around})
-    _warn(LIMIT_REACHED, {part.line for part in parts if part.hypotheses and _reaches_limit(part)})
-
-
-def _reaches_limit(part: Part) -> bool:
-    return len(part.hypotheses[0].tokens) >= part.limit
+    _warn(LIMIT_REACHED, {part.line for part in parts if len(part.hypotheses[0].tokens) >= part.limit})
 
 
 def _warn(what: str, lines: Collection[int], name: Callable[[int], str] = str) -> None:

@@ -1,6 +1,7 @@
 """From lines of text to the sentences that are decoded together, with prefixes and limits, and back to lines."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,9 +12,9 @@ from lingua_flax.data.placeholders import Protected
 from lingua_flax.data.tokenizer import Tokenizer
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DecodingOptions
-from lingua_flax.options.special_ids import PAD_ID, UNK_ID
+from lingua_flax.options.special_ids import EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.decoding import DecodingRequest, length_limit
-from lingua_flax.translation.hypotheses import Hypothesis, Translation, join_parts
+from lingua_flax.translation.hypotheses import Hypothesis, Translation
 
 PREFIX_LENGTH_MULTIPLE = 8  # prefixes are padded to a multiple of this, so that fewer programs are compiled
 
@@ -26,7 +27,8 @@ class Part(NamedTuple):
     after: str = ""  # what stands between its translation and the next one
     space: str = ""  # what stands between words of its translation
     is_cut: bool = False  # a part of a sentence that is too long
-    is_kept: bool = False  # not translated: it has no letters, or the network has never seen most of its characters
+    is_unknown: bool = False  # the network has never seen most of its characters
+    is_kept: bool = False  # not translated, as is what is unknown or has no letters
     unknown: tuple[str, ...] = ()  # words that the training text never had
     is_guess: bool = False  # most of its words are unknown
     line: int = 1  # its number
@@ -35,17 +37,12 @@ class Part(NamedTuple):
     limit: int = 1  # the maximum number of tokens of its translation
     masked: Sequence[int] = ()  # positions of the source that no layer attends to
     num_hypotheses: int = 1  # of which the search makes certain
-    hypotheses: tuple[Hypothesis, ...] = ()  # as soon as they are known
+    hypotheses: tuple[Hypothesis, ...] = ()  # as soon as they are known; of what is kept, from the beginning
 
     @property
     def text(self) -> str:
         """The part as it is in the line."""
         return self.protected.source
-
-    @property
-    def is_known(self) -> bool:
-        """Whether nothing is left to search."""
-        return self.is_kept or bool(self.hypotheses)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,26 +58,22 @@ class Request:
     num_hypotheses: int = 1
     first_line: int = 1
 
-    def parts(self, lines: Sequence[Sequence[Part]], prefixes: Sequence[str] | None = None) -> list[Part]:
+    def parts(self, lines: Sequence[Sequence[Part]], prefixes: Sequence[str] = ()) -> list[Part]:
         """Returns the parts of divided lines, with numbers, prefixes and limits: only those with tokens.
 
         A prefix is that of the first part that is not kept. Raises UserError if a prefix has a character without a
         token, or is as long as its translation may be.
         """
         parts: list[Part] = []
-        encoded = self._encoded(lines, prefixes) if prefixes else [[] for _ in lines]
-        for line, (divided, prefix) in enumerate(zip(lines, encoded, strict=True), self.first_line):
+        texts = prefixes or [""] * len(lines)
+        for line, (divided, text) in enumerate(zip(lines, texts, strict=True), self.first_line):
             own: list[Part] = []
-            for part in [part for part in divided if len(part.source) > 1] or divided:
-                part_prefix, prefix = ([], prefix) if part.is_kept else (prefix, [])
-                part = self._limited(part._replace(line=line), part_prefix)
-                if len(part_prefix) >= part.limit:
-                    raise UserError(
-                        f"line {line}: its prefix has {len(part_prefix)} tokens, but the translation is limited to "
-                        f"{part.limit}, end token included; shorten the prefix"
-                    )
-                if len(part.source) > 1:
-                    own += [part] if part.is_kept or part.protected.has_placeholders else self._around_spans(part)
+            with_tokens = [part._replace(line=line) for part in divided if len(part.source) > 1]
+            begun = next((part for part in with_tokens if not part.is_kept), None)
+            for part in with_tokens:
+                limited = self._limited(part, self._prefix(part, text) if text and part is begun else ())
+                is_together = part.is_kept or part.protected.has_placeholders
+                own += [limited] if is_together else self._around_spans(limited)
             parts += [part._replace(part=number) for number, part in enumerate(own)]
         return parts
 
@@ -91,34 +84,34 @@ class Request:
         """
         left, done = iter(found), []
         for part in parts:
-            if part.is_known:
+            if part.hypotheses:
                 done.append(part)
                 continue
             source = part.protected
-            complete = [own for own in next(left) if source.is_complete(own.text)][: self.num_hypotheses]
             hypotheses = [
-                dataclasses.replace(own, text=source.restored(own.text), protected=source) for own in complete
-            ]
+                dataclasses.replace(own, text=source.restored(own.text), protected=source)
+                for own in next(left)
+                if source.is_complete(own.text)
+            ][: self.num_hypotheses]
             done += [part._replace(hypotheses=tuple(hypotheses))] if hypotheses else self._around_spans(part)
         return done
 
     def joined(self, lines: Sequence[str], parts: Sequence[Part]) -> list[Translation]:
-        """Returns the translations of lines, given those of all parts."""
-        by_line: list[list[tuple[str, str, tuple[Hypothesis, ...]]]] = [[] for _ in lines]
-        unknown: list[dict[str, None]] = [{} for _ in lines]
-        for part in parts:
-            kept = (Hypothesis(part.protected.untranslated, 0.0),) * self.num_hypotheses
-            by_line[part.line - self.first_line].append((part.text, part.after, part.hypotheses or kept))
-            unknown[part.line - self.first_line] |= dict.fromkeys(part.unknown)
-        return list(map(Translation, lines, map(join_parts, by_line), map(tuple, unknown)))
+        """Returns the translations of lines, given the hypotheses of all parts."""
+        by_line = {line: list(own) for line, own in itertools.groupby(parts, lambda part: part.line)}
+        return [_translation(text, by_line.get(line, [])) for line, text in enumerate(lines, self.first_line)]
 
-    def _encoded(self, lines: Sequence[Sequence[Part]], prefixes: Sequence[str]) -> list[list[int]]:
-        begun = [next((part for part in divided if not part.is_kept), divided[0]) for divided in lines]
-        placed = [part.protected.placed(prefix) for part, prefix in zip(begun, prefixes, strict=True)]
-        encoded = [ids[:-1] for ids in self.tokenizer.encode_target(placed)]
-        if unknown := next((prefix for prefix, ids in zip(prefixes, encoded, strict=True) if UNK_ID in ids), None):
-            raise UserError(f'prefix "{unknown}": the model has no token for one of its characters')
-        return encoded
+    def _prefix(self, part: Part, text: str) -> list[int]:
+        """Returns the tokens of a prefix of a part's translation."""
+        ids = self.tokenizer.encode_target([part.protected.placed(text)])[0][:-1]
+        if UNK_ID in ids:
+            raise UserError(f'prefix "{text}": the model has no token for one of its characters')
+        if len(ids) >= (limit := self._limited(part, ids).limit):
+            raise UserError(
+                f"line {part.line}: its prefix has {len(ids)} tokens, but the translation is limited to {limit}, end "
+                "token included; shorten the prefix"
+            )
+        return ids
 
     def _limited(self, part: Part, prefix: Sequence[int]) -> Part:
         """Returns a part with its prefix, its limit, and how many hypotheses are searched for.
@@ -128,7 +121,8 @@ class Request:
         is_any_wanted = part.protected.spans and not self.options.temperature
         count = self.options.beam_size if is_any_wanted else self.num_hypotheses
         limit = length_limit(len(part.source), len(prefix), self.options, self.max_length)
-        return part._replace(prefix=prefix, limit=limit, num_hypotheses=count)
+        kept = (Hypothesis(part.protected.untranslated, 0.0),) * self.num_hypotheses if part.is_kept else ()
+        return part._replace(prefix=prefix, limit=limit, num_hypotheses=count, hypotheses=kept)
 
     def _around_spans(self, part: Part) -> list[Part]:
         """Returns a part as several: what it must contain, which is kept, and what stands around it."""
@@ -143,7 +137,37 @@ class Request:
 
 def to_search(parts: Sequence[Part]) -> list[Part]:
     """Returns the parts whose hypotheses are to be searched."""
-    return [part for part in parts if not part.is_known]
+    return [part for part in parts if not part.hypotheses]
+
+
+def most_hypotheses(parts: Sequence[Part]) -> int:
+    """Returns how many hypotheses of a part are wanted at most."""
+    return max((part.num_hypotheses for part in parts), default=1)
+
+
+def _translation(line: str, parts: Sequence[Part]) -> Translation:
+    unknown = tuple(dict.fromkeys(word for part in parts for word in part.unknown))
+    if len(parts) == 1:
+        return Translation(line, parts[0].hypotheses, unknown)
+    # Parts can have different numbers of hypotheses.
+    ranked = zip(*(part.hypotheses for part in parts), strict=False) if parts else [()]
+    return Translation(line, tuple(_joined(parts, own) for own in ranked), unknown)
+
+
+def _joined(parts: Sequence[Part], hypotheses: Sequence[Hypothesis]) -> Hypothesis:
+    """Joins a hypothesis of each part, with what stands between them; nothing stands beside an empty one."""
+    text, space = "", ""
+    for part, own in zip(parts, hypotheses, strict=True):
+        if own.text:
+            text += (space if text else "") + own.text
+            space = part.after
+    tokens = [token for own in hypotheses for token in own.tokens if token != EOS_ID]
+    return Hypothesis(
+        text=text,
+        score=sum(own.score for own in hypotheses),
+        tokens=(*tokens, EOS_ID) if parts else (),
+        parts=tuple((part.text, own) for part, own in zip(parts, hypotheses, strict=True)),
+    )
 
 
 def request_of(parts: Sequence[Part], options: DecodingOptions, rows: int, length: int) -> DecodingRequest:

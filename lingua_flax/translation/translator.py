@@ -33,7 +33,7 @@ from lingua_flax.translation.line_splitting import divide_sentences, divide_text
 from lingua_flax.translation.line_warnings import warn_after_search, warn_before_search
 from lingua_flax.translation.loading import SCORING_BATCH_SIZE, TrainedNetwork, load_networks
 from lingua_flax.translation.parallel import map_concurrently, num_concurrent_programs
-from lingua_flax.translation.requests import Part, Request, request_of, to_search
+from lingua_flax.translation.requests import Part, Request, most_hypotheses, request_of, to_search
 from lingua_flax.translation.search import IMPOSSIBLE, Hypotheses
 
 # A few sentences are padded to one of these batch sizes instead of a full batch, which is faster to run and to compile.
@@ -146,7 +146,9 @@ class Translator(TrainedNetwork):
         """
         divided = divide_text(self, lines)
         request = self.request(options, num_hypotheses, first_line, **overrides)
-        return self._translated(lines, divided, request, prefixes, warn=warn, after_batch=after_batch)
+        if prefixes is not None and len(prefixes) != len(lines):
+            raise UserError(f"{len(lines):,} lines, but {len(prefixes):,} prefixes; there must be one for each line")
+        return self._translated(lines, divided, request, prefixes or (), warn=warn, after_batch=after_batch)
 
     def translate_sentences(
         self,
@@ -161,7 +163,7 @@ class Translator(TrainedNetwork):
         """Translates sentences of a corpus, whatever they consist of, without looking up words; as `translate`."""
         divided = divide_sentences(self, sentences)
         request = self.request(options, 1, first_line, **overrides)
-        return self._translated(sentences, divided, request, None, warn=warn, after_batch=after_batch)
+        return self._translated(sentences, divided, request, (), warn=warn, after_batch=after_batch)
 
     def request(
         self, options: DecodingOptions, num_hypotheses: int = 1, first_line: int = 1, **overrides: Any
@@ -178,37 +180,27 @@ class Translator(TrainedNetwork):
         lines: Sequence[str],
         divided: Sequence[Sequence[Part]],
         request: Request,
-        prefixes: Sequence[str] | None,
+        prefixes: Sequence[str],
         *,
         warn: bool,
         after_batch: Callable[[int], None],
     ) -> list[Translation]:
         if isinstance(lines, str):
             raise TypeError("translate takes a list of lines, not a single string")
-        if prefixes is not None and len(prefixes) != len(lines):
-            raise UserError(f"{len(lines):,} lines, but {len(prefixes):,} prefixes; there must be one for each line")
         parts = request.parts(divided, prefixes)
         if warn:
             warn_before_search(divided, parts, prefixes, request.first_line, self.max_length)
         searched = to_search(parts)
         after_batch(len(lines) - sum(part.part == 0 for part in searched))  # begun without a batch
-        parts = request.restored(parts, self._found(searched, request.options, after_batch))
+        found = self.search(searched, most_hypotheses(searched), request.options, after_batch)
+        parts = request.restored(parts, found)
         around = to_search(parts)
-        parts = request.restored(parts, self._found(around, request.options, lambda _: after_batch(0)))
+        found = self.search(around, most_hypotheses(around), request.options, lambda _: after_batch(0))
+        parts = request.restored(parts, found)
         translations = request.joined(lines, parts)
         if warn:
             warn_after_search(translations, parts, around, request.first_line)
         return translations
-
-    def _found(
-        self, parts: Sequence[Part], options: DecodingOptions, after_batch: Callable[[int], None]
-    ) -> list[tuple[Hypothesis, ...]]:
-        """Searches those parts together of which equally many hypotheses are wanted."""
-        found: dict[int, tuple[Hypothesis, ...]] = {}
-        for count in sorted({part.num_hypotheses for part in parts}):
-            own = [i for i, part in enumerate(parts) if part.num_hypotheses == count]
-            found |= zip(own, self.search([parts[i] for i in own], count, options, after_batch), strict=True)
-        return [found[i] for i in range(len(parts))]
 
     def search(
         self,

@@ -41,39 +41,30 @@ class Link(NamedTuple):
     target: Characters
 
 
-def align(
-    network: TrainedNetwork,
-    sources: Sequence[Protected],
-    targets: Sequence[Sequence[int]],
-    options: AlignmentOptions = AlignmentOptions(),
+def align_translations(
+    network: TrainedNetwork, translations: Sequence[Translation], options: AlignmentOptions = AlignmentOptions()
 ) -> list[list[Link]]:
-    """Aligns each source with its translation, given as in `Hypothesis.tokens`; what is too long is ignored.
+    """Aligns each source line with its best translation, part by part; what is too long is ignored.
 
     Every token of the translation has at most one link, in order; one that attends to the end of the sentence has none.
     Neither has punctuation that is attached to a word, nor what attends to it. Raises UserError if a network has no
     such layer or head.
     """
     check_alignment(network, options)
-    source_ids = [cut(ids, network.max_length) for ids in network.tokenizer.encode_protected(sources)]
-    target_ids = [cut([*(token for token in ids if token != EOS_ID), EOS_ID], network.max_length) for ids in targets]
+    divided = [list(_parts(translation)) for translation in translations]
+    parts = list(itertools.chain(*divided))
+    source_ids = network.tokenizer.encode_protected([source for source, *_ in parts])
+    source_ids = [cut(ids, network.max_length) for ids in source_ids]
+    target_ids = [cut([*(i for i in ids if i != EOS_ID), EOS_ID], network.max_length) for _, ids, *_ in parts]
     layer, head = options.alignment_layer, options.alignment_head
-    links: dict[int, list[Link]] = {}
+    found: dict[int, list[Link]] = {}
     for group, batch in network.pair_batches(source_ids, target_ids, SCORING_BATCH_SIZE):
         attended = gather_to_host(_attended(network.networks, batch, layer=layer, head=head))
         for i, row in zip(group, attended, strict=False):  # the last rows of the batch may be empty
             steps = row[1:] if options.alignment_step == "read" else row
-            links[i] = _links(network.tokenizer, sources[i], target_ids[i], steps)
-    return [links[i] for i in range(len(sources))]
-
-
-def align_translations(
-    network: TrainedNetwork, translations: Sequence[Translation], options: AlignmentOptions = AlignmentOptions()
-) -> list[list[Link]]:
-    """Aligns each source line with its best translation, as `align` does; also lines that were translated in parts."""
-    divided = [list(_parts(translation)) for translation in translations]
-    together = list(itertools.chain(*divided))
-    aligned = iter(align(network, [text for text, *_ in together], [tokens for _, tokens, *_ in together], options))
-    return [[moved(link, *starts) for _, _, *starts in parts for link in next(aligned)] for parts in divided]
+            found[i] = _links(network.tokenizer, parts[i][0], target_ids[i], steps)
+    links = (found[i] for i in range(len(parts)))
+    return [[moved(link, *starts) for _, _, *starts in own for link in next(links)] for own in divided]
 
 
 def _parts(translation: Translation) -> Iterator[tuple[Protected, Sequence[int], int, int]]:

@@ -27,7 +27,15 @@ def test_parts_of_a_line_add_up_to_the_line(line, longest):
 
 
 # Runs of each are what a pattern or a library could read again and again.
-UNITS = [*"`a1é-+.,:/@#$%<>{}()~_\\ \t!?0٣–'\"“”「」»…中。กA\u0301", "{{", '"「', "Mr. ", "z.B. ", "http://a ", "12345 "]
+UNITS = [
+    *"`a1é-+.,:/@#$%<>{}()~_\\ \t!?0٣–'\"“”「」»…中。กA\u0301",
+    "{{",
+    '"「',
+    "Mr. ",
+    "z.B. ",
+    "http://a ",
+    "12345 ",
+]
 
 
 def test_nothing_holds_the_interpreter_while_texts_are_divided():

@@ -14,6 +14,7 @@ from lingua_flax.translation.line_splitting import split_lines, split_text
 from lingua_flax.translation.line_warnings import NOT_TRANSLATED
 from lingua_flax.translation.requests import Request
 from lingua_flax.translation.sentences import split_sentences
+from lingua_flax.translation.translator import Translator
 from tests.helpers.commands import succeed
 from tests.helpers.texts import LINES
 
@@ -152,6 +153,10 @@ def test_sentences_in_unknown_characters_are_returned_as_they_are(trained, run):
     for line, hypotheses in ((lines[1], cyrillic), (lines[4], emoji)):
         assert hypotheses == [{"text": line, "score": 0.0, "tokens": []}] * 2
     assert f"{NOT_TRANSLATED}: line 2, 3, 5" in done.stderr.splitlines()
-    invented = run(*command, "--translate-unknown", input=lines[1])
-    assert invented.stdout.strip() not in (lines[1], "")
-    assert "not translated" not in invented.stderr
+    done = run(*command, "--translate-unknown", input=f"{lines[1]}\n1. two nine. (2) – 3\n")
+    invented, numbered = done.stdout.splitlines()
+    assert invented not in (lines[1], "")
+    assert numbered == f"1. {known[0]['text']} (2) – 3"  # without a letter, there is nothing to translate
+    assert "not translated" not in done.stderr
+    corpus = Translator.load(trained[0]).translate_sentences(["1.", "Привет мир", "https://a.b 12345"], beam_size=1)
+    assert all(line.hypotheses[0].tokens for line in corpus)  # of which every line counts
