@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lingua_flax.data.batch import bucket_lengths
@@ -35,10 +35,11 @@ class Engine:
         translator = dataclasses.replace(self.translators[languages[1]], languages=languages)
         return translator.with_glossary(glossary) if glossary else translator
 
-    def align(self, translator: Translator, translation: Translation) -> list[Link]:
-        """Returns the links between a line and its best translation."""
-        (links,) = align_translations(translator, [translation], self.alignment)
-        return links
+    def align(
+        self, translator: Translator, translations: Sequence[Translation], wanted: Sequence[bool]
+    ) -> list[list[Link]]:
+        """Returns the links between lines and their best translations where they are wanted."""
+        return align_translations(translator, translations, self.alignment, wanted)
 
     def cost(self, part: Part) -> int:
         """Returns what a search costs: tokens times beams."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -19,8 +20,6 @@ from lingua_flax.translation.word_alignment import Link, moved, pharaoh, word_li
 
 Value = TypeVar("Value")
 
-Line = tuple[Translation, list[Link]]  # with the links of the best hypothesis if they are wanted
-
 LARGE = 1000  # characters from which on texts are divided in a thread, at about 4 ms a thousand
 
 
@@ -34,35 +33,36 @@ class Translations:
     async def answer(self, parameters: TranslateRequest, max_hypotheses: int) -> dict[str, Any]:
         """Returns the content of an answer; raises as `Batcher.search` and UserError for a useless glossary."""
         size = sum(map(len, parameters.texts))
-        pages = []
+        pages: list[HtmlText | None] = [None for _ in parameters.texts]
         if parameters.format == "html":
             pages = [await self._compute(size, HtmlText, text) for text in parameters.texts]
-        lines = [page.texts for page in pages] or [text.replace("\r\n", "\n").split("\n") for text in parameters.texts]
-        aligned = [page.needs_links for page in pages] or [[parameters.alignments] * len(own) for own in lines]
+        lines = [
+            page.texts if page else text.replace("\r\n", "\n").split("\n")
+            for page, text in zip(pages, parameters.texts, strict=True)
+        ]
         # LibreTranslate has no alternatives for HTML either.
-        count = 1 if pages else min(1 + parameters.alternatives, max_hypotheses)
+        count = 1 if parameters.format == "html" else min(1 + parameters.alternatives, max_hypotheses)
         glossary = Glossary(tuple(parameters.glossary.items())) if parameters.glossary else None
         translator = self._engine.translator((parameters.source, parameters.target), glossary)
-        translations = iter(await self._translated([line for own in lines for line in own], translator, count))
-        results = [[await self._line(next(translations), translator, each) for each in own] for own in aligned]
-        if pages:
-            translated = [[await self._compute(size, _rendered, *pair)] for pair in zip(pages, results, strict=True)]
-        else:
-            translated = [[_joined(own, rank) for rank in range(count)] for own in results]
-        answer: dict[str, Any] = {"translatedText": [texts[0] for texts in translated]}
-        if parameters.alternatives:
-            answer["alternatives"] = [list(dict.fromkeys(texts))[1:] for texts in translated]
-        if parameters.alignments:
-            answer["alignments"] = [_joined_links(*pair) for pair in zip(lines, results, strict=True)]
-        unknown = [list(dict.fromkeys(word for each, _ in own for word in each.unknown_words)) for own in results]
-        if any(unknown):
-            answer["unknownWords"] = unknown
+        together = list(itertools.chain(*lines))
+        translations = iter(await self._translated(together, size, translator, count))
+        texts = []
+        for page, source in zip(pages, lines, strict=True):
+            own = list(itertools.islice(translations, len(source)))
+            wanted = page.needs_links if page else [parameters.alignments] * len(own)
+            links = await self._compute(LARGE * any(wanted), self._engine.align, translator, own, wanted)
+            texts.append(await self._compute(size, _text, page, own, links, count))
+        names = ["translatedText"]
+        names += [name for name in ("alternatives", "alignments") if getattr(parameters, name)]
+        names += ["unknownWords"] if any(text["unknownWords"] for text in texts) else []
+        answer = {name: [text[name] for text in texts] for name in names}
         return answer if isinstance(parameters.q, list) else {name: values[0] for name, values in answer.items()}
 
-    async def _translated(self, lines: Sequence[str], translator: Translator, count: int) -> list[Translation]:
+    async def _translated(
+        self, lines: Sequence[str], size: int, translator: Translator, count: int
+    ) -> list[Translation]:
         """Translates lines as `Translator.translate` does, but with the searches of other requests."""
-        request = translator.request(self._engine.options, count)
-        size, first, parts = sum(map(len, lines)), 1, list[Part]()
+        request, first, parts = translator.request(self._engine.options, count), 1, list[Part]()
         for piece in _pieces(lines):  # one after another: the task may be cancelled in between
             own = dataclasses.replace(request, first_line=first)
             parts += await self._compute(size, _divided, translator, own, piece)
@@ -73,10 +73,6 @@ class Translations:
             parts = await self._compute(size, request.restored, parts, found)
         return await self._compute(size, request.joined, lines, parts)
 
-    async def _line(self, translation: Translation, translator: Translator, is_aligned: bool) -> Line:
-        links = await self._compute(LARGE, self._engine.align, translator, translation) if is_aligned else []
-        return translation, links
-
     async def _compute(self, size: int, function: Callable[..., Value], *arguments: Any) -> Value:
         """Calls a function, in a thread if that takes long for texts of this size."""
         if size < LARGE:
@@ -86,12 +82,13 @@ class Translations:
 
 def _pieces(lines: Sequence[str]) -> Iterator[list[str]]:
     """Yields lines that are large together, or one that is so by itself."""
-    piece: list[str] = []
+    piece, size = list[str](), 0
     for line in lines:
-        if piece and sum(map(len, piece)) + len(line) > LARGE:
+        if piece and size + len(line) >= LARGE:
             yield piece
-            piece = []
+            piece, size = [], 0
         piece.append(line)
+        size += len(line) + 1
     yield piece
 
 
@@ -99,20 +96,32 @@ def _divided(translator: Translator, request: Request, lines: Sequence[str]) -> 
     return request.parts(divide_text(translator, lines))
 
 
-def _rendered(page: HtmlText, lines: list[Line]) -> str:
-    return page.rendered([Translated(own.text, links) for own, links in lines])
+def _text(
+    page: HtmlText | None, lines: Sequence[Translation], links: Sequence[Sequence[Link]], count: int
+) -> dict[str, Any]:
+    """Returns what an answer says of a text."""
+    if page:
+        ranked = [page.rendered(list(map(Translated, [own.text for own in lines], links)))]
+    else:
+        ranked = [_joined(lines, rank) for rank in range(count)]
+    return {
+        "translatedText": ranked[0],
+        "alternatives": list(dict.fromkeys(ranked))[1:],
+        "alignments": _joined_links(lines, links),
+        "unknownWords": list(dict.fromkeys(word for own in lines for word in own.unknown_words)),
+    }
 
 
-def _joined(lines: list[Line], rank: int) -> str:
+def _joined(lines: Sequence[Translation], rank: int) -> str:
     """Joins the lines of a text; a line with fewer translations repeats its last one."""
-    return "\n".join(own.hypotheses[min(rank, len(own.hypotheses) - 1)].text for own, _ in lines)
+    return "\n".join(own.hypotheses[min(rank, len(own.hypotheses) - 1)].text for own in lines)
 
 
-def _joined_links(lines: list[str], results: list[Line]) -> str:
+def _joined_links(lines: Sequence[Translation], links: Sequence[Sequence[Link]]) -> str:
     """Returns the links of the lines of a text, whose words are counted from its beginning."""
     joined = []
     source_start = target_start = 0
-    for line, (translation, links) in zip(lines, results, strict=True):
-        joined += [moved(link, source_start, target_start) for link in links]
-        source_start, target_start = source_start + len(line) + 1, target_start + len(translation.text) + 1
-    return pharaoh(word_links(joined, "\n".join(lines), _joined(results, 0)))
+    for line, of_line in zip(lines, links, strict=True):
+        joined += [moved(link, source_start, target_start) for link in of_line]
+        source_start, target_start = source_start + len(line.source) + 1, target_start + len(line.text) + 1
+    return pharaoh(word_links(joined, "\n".join(line.source for line in lines), _joined(lines, 0)))

@@ -55,9 +55,9 @@ def translate_html(translator: Translator, text: str, options: DecodingOptions =
     """
     page = HtmlText(text)
     translations = translator.translate(page.texts, options, **how)
-    pairs = list(zip(translations, page.needs_links, strict=True))
-    links = iter(align_translations(translator, [own for own, needs_links in pairs if needs_links]))
-    return page.rendered([Translated(own.text, next(links) if needs_links else ()) for own, needs_links in pairs])
+    links = align_translations(translator, translations, wanted=page.needs_links)
+    texts = [translation.text for translation in translations]
+    return page.rendered(list(map(Translated, texts, links)))
 
 
 class _Run:

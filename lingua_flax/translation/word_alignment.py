@@ -42,16 +42,22 @@ class Link(NamedTuple):
 
 
 def align_translations(
-    network: TrainedNetwork, translations: Sequence[Translation], options: AlignmentOptions = AlignmentOptions()
+    network: TrainedNetwork,
+    translations: Sequence[Translation],
+    options: AlignmentOptions = AlignmentOptions(),
+    wanted: Sequence[bool] | None = None,
 ) -> list[list[Link]]:
-    """Aligns each source line with its best translation, part by part; what is too long is ignored.
+    """Aligns each source line with its best translation, part by part, or only those whose links are wanted.
+
+    What is too long is ignored.
 
     Every token of the translation has at most one link, in order; one that attends to the end of the sentence has none.
     Neither has punctuation that is attached to a word, nor what attends to it. Raises UserError if a network has no
     such layer or head.
     """
     check_alignment(network, options)
-    divided = [list(_parts(translation)) for translation in translations]
+    chosen = wanted or [True] * len(translations)
+    divided = [list(_parts(own)) if is_wanted else [] for own, is_wanted in zip(translations, chosen, strict=True)]
     parts = list(itertools.chain(*divided))
     source_ids = network.tokenizer.encode_protected([source for source, *_ in parts])
     source_ids = [cut(ids, network.max_length) for ids in source_ids]

@@ -85,9 +85,9 @@ class UpperCase:
         for number, part in enumerate(parts):
             yield {number: tuple(Hypothesis(part.text.upper() + "'" * rank, 0.0) for rank in range(num_hypotheses))}
 
-    def align(self, translator: Translator, translation: Translation) -> list[Link]:
-        words = [Characters(*word.span()) for word in re.finditer(r"\S+", translation.source)]
-        return [Link(word, word) for word in words]
+    def align(self, _: Translator, translations: Sequence[Translation], wanted: Sequence[bool]) -> list[list[Link]]:
+        words = [[Characters(*word.span()) for word in re.finditer(r"\S+", own.source)] for own in translations]
+        return [[Link(word, word) for word in own] for own in words]
 
 
 @contextlib.contextmanager
