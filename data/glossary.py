@@ -1,9 +1,10 @@
 """Glossaries: terms whose translations are given."""
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import regex
 
@@ -26,30 +27,40 @@ class Glossary:
     match_case: bool = False
 
     @functools.cached_property
-    def _translations(self) -> Mapping[tuple[str, ...], str]:
-        return {_words(term, match_case=self.match_case): translation for term, translation in self.terms}
-
-    @functools.cached_property
-    def _most_words(self) -> int:
-        return max(map(len, self._translations), default=0)
+    def _terms(self) -> dict[str, Any]:
+        """The terms as a tree: the words that may follow each word; after the last one, the translation by ""."""
+        tree: dict[str, Any] = {}
+        for term, translation in self.terms:
+            branch = tree
+            for word in _words(term, match_case=self.match_case):
+                branch = branch.setdefault(word, {})
+            branch[""] = translation
+        return tree
 
     def terms_in(self, text: str) -> Iterator[tuple[int, int, str]]:
         """Yields where each term in a text begins and ends, and its translation."""
         words = list(WORD.finditer(text))
-        keys = _words(text, match_case=self.match_case)
+        keys = [_key(word[0], match_case=self.match_case) for word in words]
         first = 0
         while first < len(words):
-            for last in range(min(first + self._most_words, len(words)), first, -1):
-                if translation := self._translations.get(keys[first:last]):
-                    yield words[first].start(), words[last - 1].end(), translation
-                    first = last
+            branch, last, translation = self._terms, first, ""
+            for place in range(first, len(words)):
+                branch = branch.get(keys[place], {})
+                if "" in branch:
+                    last, translation = place, branch[""]
+                elif not branch:
                     break
-            else:
-                first += 1
+            if translation:
+                yield words[first].start(), words[last].end(), translation
+            first = last + 1
 
 
 def _words(text: str, *, match_case: bool) -> tuple[str, ...]:
-    return tuple(word if match_case else word.casefold() for word in WORD.findall(text))
+    return tuple(_key(word, match_case=match_case) for word in WORD.findall(text))
+
+
+def _key(word: str, *, match_case: bool) -> str:
+    return word if match_case else word.casefold()
 
 
 def read_glossary(path: Path, *, match_case: bool = False) -> Glossary:

@@ -15,8 +15,8 @@ from typing import NamedTuple, Self
 
 import regex
 
-from lingua_flax.data.glossary import WORD, Glossary
-from lingua_flax.data.placeholders import spans_to_keep
+from lingua_flax.data.glossary import WORD
+from lingua_flax.data.placeholders import Span, replaced, spans_to_keep
 from lingua_flax.data.text_files import chunks, unreadable_as_user_error
 
 WORDS_NAME = "words.tsv"
@@ -48,16 +48,16 @@ class KnownWords:
         """How often the training text had each word."""
         return Counter({word: int(n) for word, n in (line.split("\t") for line in self.tsv.decode().splitlines())})
 
-    def unknown_in(self, text: str, glossary: Glossary | None = None) -> UnknownWords:
-        """Returns the unknown words of a text; what stays as it is and the terms of a glossary are not words.
+    def unknown_in(self, text: str, spans: Sequence[Span] | None = None) -> UnknownWords:
+        """Returns the unknown words of a text; spans, by default all that `spans_to_keep` finds, are not words.
 
         A word is letters and marks without anything between them, in upper or lower case, and in scripts without
         spaces a single character.
         """
         if not any(map(self._is_unknown, WORD.findall(text))):
             return UnknownWords()
-        for begin, end, *_ in spans_to_keep(text, glossary):
-            text = text[:begin] + " " * (end - begin) + text[end:]
+        spans = spans_to_keep(text) if spans is None else spans
+        text = replaced(text, spans, [" " * (span.end - span.begin) for span in spans])
         words = [word for word in WORD.finditer(text) if _key(word[0])]
         places = [word.span() for word in words if self._is_unknown(word[0])]
         return UnknownWords(places, len(places) > max(1, len(words) / 2))

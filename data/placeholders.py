@@ -5,12 +5,15 @@ that is to be kept becomes one of them, the network translates the rest and plac
 spans back. In a pair to train on, only those spans are replaced that both sides contain equally often.
 """
 
+import bisect
+import dataclasses
+import functools
 import itertools
 import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import regex
 
@@ -27,22 +30,29 @@ _PLACEHOLDER = re.compile(f"[{PLACEHOLDERS}]")
 _W = r"0-9A-Za-z_\u00c0-\u0dff"
 _FILE_TYPES = "csv|docx?|exe|gif|gz|html?|ini|java|jpe?g|js|json|md|mp[34]|odt|pdf|png|pptx?|py|sh|svg|tar|toml|tsv|"
 _FILE_TYPES += "txt|xlsx?|xml|ya?ml|zip"
+# The beginning of a name: not inside of another one, not even after a sign in it, as in a-b-c.
+_NAME = rf"(?<![{_W}/.])(?<![{_W}/.+-][+-])[{_W}]"
+# Each takes linear time: no two repetitions in a row match the same characters, and what begins at several places of a
+# run of characters, such as a URL, reads a limited number of them, or is refused inside of the run. JavaScript's
+# patterns, which read these, too (export/browser/words.js), have nothing better.
 TO_KEEP = re.compile(
     "|".join(
         (
             _PLACEHOLDER.pattern,
-            r"(`+)(?!`).+?(?<!`)\1(?!`)",  # code
+            r"(?<!`)(`{1,3})(?!`).+?(?<!`)\1(?!`)",  # code
             r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>",  # tags, such as <x id="1"/>
-            r"\$?\{\{?\s*[\w.]*(?:[!:][^{}\s]*|(?:,\s*\w+){1,2})?\s*\}?\}",  # {}, {name}, {0:.2f}, {{ name }}, ${name}
-            rf"%(?:\d+\$|\(\w+\))?[-+0#]*\d*(?:\.\d+)?(?:hh?|ll?|z)?[diouxXeEfgGcsp@](?![{_W}])",  # %s, %1$d, %(name)s
+            # {}, {name}, {0:.2f}, {{ name }}, ${name}
+            r"\$?\{\{?\s*(?:(?:[\w.]+|(?=[!:,]))(?:[!:][^{}\s]*|(?:,\s*\w+){1,2})?\s*)?\}?\}",
+            # %s, %1$d, %(name)s
+            rf"%(?:\d+\$|\(\w+\))?[-+0#]*(?:[1-9]\d*)?(?:\.\d+)?(?:hh?|ll?|z)?[diouxXeEfgGcsp@](?![{_W}])",
             # URLs, without a full stop or a bracket that follows.
-            rf"(?<![{_W}])(?:[A-Za-z][A-Za-z0-9+.-]*://|www\.|mailto:)[!#-;=?-_a-~{_W}]*[/#=&\-{_W}]",
+            rf"(?<![{_W}])(?:[A-Za-z][A-Za-z0-9+.-]{{0,30}}://|www\.|mailto:)[!#-;=?-_a-~{_W}]*[/#=&\-{_W}]",
             rf"(?<![{_W}.+-])[{_W}.+-]+@[{_W}-]+(?:\.[{_W}-]+)*\.[{_W}]{{2,}}",  # mail addresses
             rf"(?<![{_W}@./])@[{_W}]+(?:[.-][{_W}]+)*(?:@[{_W}-]+(?:\.[{_W}-]+)+)?",  # @name, @name@host.org
             rf"(?<![{_W}/.~])(?:~|\.{{1,2}}|/[{_W}.+@-]+)(?:/[{_W}.+@-]*[{_W}])+/?",  # /usr/bin, ./run.sh
             rf"(?<![{_W}])[A-Za-z]:\\(?:[{_W}.+@ -]+\\)*[{_W}.+@-]*[{_W}]",  # C:\Program Files\x
-            rf"(?<![{_W}/.])[{_W}][{_W}.+-]*(?:/[{_W}.+-]+)+\.[A-Za-z][{_W}]{{0,4}}(?![{_W}])",  # src/main.rs
-            rf"(?<![{_W}/.])[{_W}][{_W}.+-]*\.(?:{_FILE_TYPES})(?![{_W}])",  # report.pdf
+            rf"{_NAME}[{_W}.+-]*(?:/[{_W}.+-]+)+\.[A-Za-z][{_W}]{{0,4}}(?![{_W}])",  # src/main.rs
+            rf"{_NAME}[{_W}.+-]*\.(?:{_FILE_TYPES})(?![{_W}])",  # report.pdf
             rf"(?<![{_W}])[+#]?(?:\d[.,:/\u2013-]?){{3,}}\d(?![{_W}])",  # numbers of four digits or more
         )
     )
@@ -74,51 +84,69 @@ def _spans(pattern: re.Pattern[str], text: str) -> list[Span]:
     return [Span(*match.span(), match[0]) for match in pattern.finditer(text)]
 
 
-class Protected(NamedTuple):
-    """A source and its spans in order, each with a placeholder, or none if there are more spans than placeholders."""
+@dataclasses.dataclass(frozen=True)
+class Protected:
+    """A source, its spans in order, and the characters of which each gets one, or none if there are too few of them."""
 
     source: str
-    spans: Sequence[Span]
-    placeholders: str
+    spans: Sequence[Span] = ()
+    available: str = ""
+
+    @functools.cached_property
+    def placeholders(self) -> str:
+        """Those of the spans."""
+        return _chosen(self.source, self.available, len(self.spans))
 
     @property
     def has_placeholders(self) -> bool:
         """Whether there is one for every span."""
         return len(self.placeholders) == len(self.spans)
 
-    @property
+    @functools.cached_property
     def text(self) -> str:
         """The text with placeholders."""
-        return _replaced(self.source, self.spans, self.placeholders)
+        return replaced(self.source, self.spans, self.placeholders)
+
+    def part(self, begin: int, end: int) -> Self:
+        """Returns a part without the white space around it, with the spans that are inside of it."""
+        text = self.source[begin:end]
+        begin, end = begin + len(text) - len(text.lstrip()), begin + len(text.rstrip())
+        first, after = (bisect.bisect_left(self.spans, place, key=lambda span: span.begin) for place in (begin, end))
+        inside = [Span(own.begin - begin, own.end - begin, *own[2:]) for own in self.spans[first:after]]
+        return dataclasses.replace(self, source=text.strip(), spans=[own for own in inside if own.end <= end - begin])
 
     @property
     def masked(self) -> str:
         """The source with a number or a capitalized word in the place of each span, so that no span is divided."""
         kept = [self.source[span.begin : span.end] for span in self.spans]
         words = ["0" * len(text) if text[0].isdigit() else "x" * len(text) for text in kept]
-        return _replaced(self.source, self.spans, [word.capitalize() for word in words])
+        return replaced(self.source, self.spans, [word.capitalize() for word in words])
 
     @property
     def has_words_around_spans(self) -> bool:
-        """Whether there is anything to translate; true of a text without spans."""
-        return not self.spans or any(map(str.isalnum, _replaced(self.source, self.spans, [""] * len(self.spans))))
+        """Whether there is anything to translate."""
+        return has_letters(replaced(self.source, self.spans, [""] * len(self.spans)))
 
-    def chunks(self, space: str = "") -> Iterator[tuple[str, str, bool]]:
+    def chunks(self, space: str = "") -> Iterator[tuple[Self, str, bool]]:
         """Yields spans and the rest: the text, the white space after it (`space` in scripts without), if it is kept."""
         places = [0, *(place for span in self.spans for place in (span.begin, span.end)), len(self.source)]
         found = []
         for number, (begin, end) in enumerate(itertools.pairwise(places)):
             if text := _STRIPPED.search(self.source, begin, end):
-                found.append((*text.span(), bool(number % 2) or not any(map(str.isalnum, text[0]))))
+                found.append((*text.span(), bool(number % 2) or not has_letters(text[0])))
         for (begin, end, is_kept), (following, _, _) in itertools.pairwise([*found, (len(self.source), 0, True)]):
             after = space if _JOINT.fullmatch(self.source[end - 1 : following + 1]) else self.source[end:following]
-            yield self.source[begin:end], after, is_kept
+            yield self.part(begin, end), after, is_kept
 
     def placed(self, prefix: str) -> str:
         """Returns the beginning of a translation, in which the spans stand, with placeholders."""
+        unplaced = defaultdict(list)
         for span, placeholder in zip(self.spans, self.placeholders, strict=False):
-            prefix = prefix.replace(span.kept, placeholder, 1)
-        return prefix
+            unplaced[span.kept].append(placeholder)
+        # The longest at a place, and not inside of a word: 1000 stands neither in 10000 nor in 21000.
+        kept = "|".join(map(re.escape, sorted(unplaced, key=len, reverse=True)))
+        whole = rf"(?<![{_W}](?=[{_W}]))(?:{kept})(?!(?<=[{_W}])[{_W}])"
+        return re.sub(whole, lambda match: unplaced[match[0]].pop(0) if unplaced[match[0]] else match[0], prefix)
 
     def is_complete(self, translation: str) -> bool:
         """Returns whether a translation has the placeholder of every span once."""
@@ -135,7 +163,7 @@ class Protected(NamedTuple):
     @property
     def untranslated(self) -> str:
         """The source with what must be kept in the place of the spans."""
-        return _replaced(self.source, self.spans, [span.kept for span in self.spans])
+        return replaced(self.source, self.spans, [span.kept for span in self.spans])
 
     def original(self, text: str) -> str:
         """Returns a part of the text as it is in the source."""
@@ -147,10 +175,15 @@ class Protected(NamedTuple):
         return dict(zip(self.placeholders, self.spans, strict=False))
 
 
+def has_letters(text: str) -> bool:
+    """Returns whether there is a letter, of any script; without one, nothing is translated."""
+    return any(map(str.isalpha, text))
+
+
 def protect(text: str, placeholders: str, glossary: Glossary | None = None) -> Protected:
     """Returns the text with placeholders for its spans; if there are none, only what looks like one is a span."""
     spans = spans_to_keep(text, glossary) if placeholders else _spans(_PLACEHOLDER, text)
-    return Protected(text, spans, _chosen(text, placeholders, len(spans)))
+    return Protected(text, spans, placeholders)
 
 
 def protect_pair(pair: Pair, placeholders: str) -> Pair:
@@ -167,7 +200,7 @@ def protect_pair(pair: Pair, placeholders: str) -> Pair:
     for span, placeholder in zip(sides[0], chosen, strict=False):
         of_text[span.kept].append(placeholder)
     target = "".join(of_text[span.kept].pop(0) for span in sides[1]) if chosen else ""
-    return Pair(_replaced(pair[0], sides[0], chosen), _replaced(pair[1], sides[1], target))
+    return Pair(replaced(pair[0], sides[0], chosen), replaced(pair[1], sides[1], target))
 
 
 def _chosen(text: str, placeholders: str, count: int) -> str:
@@ -178,7 +211,7 @@ def _chosen(text: str, placeholders: str, count: int) -> str:
     return (placeholders[start:] + placeholders[:start])[:count]
 
 
-def _replaced(text: str, spans: Sequence[Span], replacements: Sequence[str]) -> str:
+def replaced(text: str, spans: Sequence[Span], replacements: Sequence[str]) -> str:
     """Returns the text with the spans replaced; those without a replacement stay."""
     pieces, place = [], 0
     for span, replacement in zip(spans, replacements, strict=False):

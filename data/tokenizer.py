@@ -92,7 +92,11 @@ class Tokenizer:
 
     def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each line with placeholders: the source tags (unless it is empty), tokens, EOS_ID."""
-        return self._encode_source([self.protect(line).text for line in lines] if self.placeholders else lines)
+        return self.encode_protected(list(map(self.protect, lines)))
+
+    def encode_protected(self, sources: Sequence[Protected]) -> list[list[int]]:
+        """Returns the ids of sources whose spans are known."""
+        return self._encode_source([source.text for source in sources])
 
     def encode_target(self, lines: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each line, ended by EOS_ID; without placeholders, which only `encode_pairs` knows of."""
@@ -110,29 +114,30 @@ class Tokenizer:
         """Returns the plain text of each list of ids, always a single line."""
         return [self.target.decode([int(i) for i in ids]).translate(LINE_BREAKS) for ids in sentences]
 
-    def unknown_share(self, line: str, ids: Sequence[int]) -> float:
+    def unknown_share(self, source: Protected, ids: Sequence[int]) -> float:
         """Returns the share of a source's characters, without spaces, for which there is no piece, nor bytes."""
         if UNK_ID not in ids:
             return 0.0
         known = [i for i in ids if i != UNK_ID and not self.source.is_control(i)]
-        characters = len(self.source.normalize(self.protect(line).text).replace(SPACE, ""))
+        characters = len(self.source.normalize(source.text).replace(SPACE, ""))
         return 1.0 - sum(len(piece.replace(SPACE, "")) for piece in self.source_pieces(known)) / max(1, characters)
 
-    def unknown_words(self, text: str) -> UnknownWords:
+    def unknown_words(self, source: Protected) -> UnknownWords:
         """Returns the words of a source that the training text never had."""
-        return self.words.unknown_in(text, self.glossary) if self.words else UnknownWords()
+        if not self.words:
+            return UnknownWords()
+        # Without placeholders, `protect` has not looked for what stays as it is.
+        return self.words.unknown_in(source.source, source.spans if self.placeholders else None)
 
-    def source_characters(self, line: str) -> list[Characters]:
+    def source_characters(self, source: Protected) -> list[Characters]:
         """Returns the characters from which each token of a source comes, without tags and end token."""
-        protected = self.protect(line)
-        surfaces = _surfaces(self.source.encode(protected.text, out_type="serialized_proto"))
-        return _characters([protected.original(surface) for surface in surfaces], line)
+        surfaces = _surfaces(self.source.encode(source.text, out_type="serialized_proto"))
+        return _characters([source.original(surface) for surface in surfaces], source.source)
 
-    def target_characters(self, line: str, ids: Sequence[int]) -> tuple[str, list[Characters]]:
+    def target_characters(self, source: Protected, ids: Sequence[int]) -> tuple[str, list[Characters]]:
         """Returns the translation of a source with these tokens, and the characters that each of them becomes."""
-        protected = self.protect(line)
         decoded = _surfaces(self.target.decode([int(i) for i in ids], out_type="serialized_proto"))
-        surfaces = [protected.restored(surface.translate(LINE_BREAKS)) for surface in decoded]
+        surfaces = [source.restored(surface.translate(LINE_BREAKS)) for surface in decoded]
         return "".join(surfaces), _characters(surfaces)
 
     def source_pieces(self, ids: Sequence[int]) -> list[str]:

@@ -13,12 +13,13 @@ from lingua_flax.host.version import VERSION as __version__
 if TYPE_CHECKING:
     from lingua_flax.commands.from_python import evaluate, train
     from lingua_flax.options.schema import Config
+    from lingua_flax.translation.html_text import translate_html
     from lingua_flax.translation.translator import Hypothesis, Translation, Translator
 
 __all__ = ["Config", "Hypothesis", "RunError", "Translation", "Translator", "UserError"]
-__all__ += ["__version__", "evaluate", "train"]
+__all__ += ["__version__", "evaluate", "train", "translate_html"]
 
-_MODULES = {"Config": "options.schema"}
+_MODULES = {"Config": "options.schema", "translate_html": "translation.html_text"}
 _MODULES |= dict.fromkeys(("evaluate", "train"), "commands.from_python")
 _MODULES |= dict.fromkeys(("Hypothesis", "Translation", "Translator"), "translation.translator")
 

@@ -156,17 +156,19 @@ def translate(argv: Sequence[str]) -> None:
 
 def _translate(translator: Translator, pairs: Iterator[tuple[str, str]], options: TranslateCommand) -> None:
     from lingua_flax.devices.processes import is_first_process
-    from lingua_flax.translation.requests import parts_of
+    from lingua_flax.translation.line_splitting import divide_text
     from lingua_flax.translation.word_alignment import align_translations, pharaoh, word_links
 
     if options.prefix_file:  # all lines are known: a mistake in any of them must not erase an old output
         pairs = iter(known := list(pairs))
-        divided = translator.divided([line for line, _ in known])
-        parts_of(divided, [prefix for _, prefix in known], translator.tokenizer, options, translator.max_length)
+        lines, prefixes = [line for line, _ in known], [prefix for _, prefix in known]
+        translator.request(options).parts(divide_text(translator, lines), prefixes)
     # Only the first process of a run writes to its files.
     output, alignments = (options.output, options.alignments) if is_first_process() else (os.devnull, os.devnull)
     if options.is_html:
-        html = translator.translate_html("\n".join(line for line, _ in pairs), options)
+        from lingua_flax.translation.html_text import translate_html
+
+        html = translate_html(translator, "\n".join(line for line, _ in pairs), options)
         with open(output or os.dup(sys.stdout.fileno()), "wb") as out:
             out.write(encode_lines([html], options.output or ""))
         return

@@ -13,6 +13,7 @@ from lingua_flax.data.batch import cut
 from lingua_flax.data.corpora.corpus import FindReadings, Readings
 from lingua_flax.data.tokenizer import Tokenizer
 from lingua_flax.options.schema import DecodingOptions
+from lingua_flax.translation.batched_search import search_parts
 from lingua_flax.translation.decoding import length_limit
 from lingua_flax.translation.requests import Part
 from lingua_flax.translation.translator import Translator
@@ -87,12 +88,13 @@ def translate_with_masked_tokens(
     max_length = translator.max_length
     greedy = options.model_copy(update={"beam_size": 1, "temperature": 0.0, "top_k": None, "top_p": None})
     parts = []
-    for number, ids in enumerate(translator.tokenizer.encode_source(lines)):
+    protected = list(map(translator.tokenizer.protect, lines))
+    for number, ids in enumerate(translator.tokenizer.encode_protected(protected)):
         source = cut(ids, max_length)
         limit = length_limit(len(source), 0, greedy, max_length)
         hidden = [position for position in masked[number] if position < len(source)]
-        parts.append(Part(lines[number], source, limit=limit, masked=hidden))
-    return [best.text for best, *_ in translator.search(parts, 1, greedy)]
+        parts.append(Part(protected[number], source, limit=limit, masked=hidden))
+    return [best.text for best, *_ in search_parts(translator, parts, greedy)]
 
 
 def _sentences(

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lingua_flax.data.placeholders import Protected
 from lingua_flax.data.tokenizer import Tokenizer
 from lingua_flax.host.errors import UserError
 from lingua_flax.inspection.explanation import Explanation, Head, Place, explain
@@ -38,16 +39,21 @@ class Inspection(NamedTuple):
     It has what the beam search considered, and how the attention weights at one place came about, if asked for.
     """
 
-    text: str
+    protected: Protected
     intervention: Intervention
     hypotheses: tuple[Hypothesis, ...]
     observation: Observation
     beam: list[list[Candidate]] | None = None
     explanation: Explanation | None = None
 
+    @property
+    def text(self) -> str:
+        """The sentence."""
+        return self.protected.source
+
     def pieces(self, tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
         """Returns the pieces of source and translation, placeholders shown as what they stand for."""
-        protected, observed = tokenizer.protect(self.text), self.observation
+        protected, observed = self.protected, self.observation
         written = tokenizer.target_pieces([prediction.token for prediction in observed.target])
         source = tokenizer.source_pieces(observed.source)
         return list(map(protected.original, source)), list(map(protected.restored, written))
@@ -57,8 +63,8 @@ class Inspection(NamedTuple):
 
         Attention weights are integers in base64: text would take three times the time and the space.
         """
-        observed, protected = self.observation, tokenizer.protect(self.text)
-        unknown = tokenizer.unknown_words(self.text)
+        observed, protected = self.observation, self.protected
+        unknown = tokenizer.unknown_words(protected)
         source, written = self.pieces(tokenizer)
         sources = zip(observed.source, source, _words_of(source), strict=True)
         attention = {"encoder": observed.encoder, "decoder": observed.decoder, "cross": observed.cross}
@@ -123,12 +129,13 @@ def inspect(
 
     Raises UserError if the text has no token or too many, or if a token, position or head does not exist.
     """
-    source = source_tokens(translator, text)
+    protected = translator.tokenizer.protect(text)
+    source = source_tokens(translator, protected)
     _check(translator, len(source), intervention, explained, options)
     changed = dataclasses.replace(translator, params=without_heads(translator, intervention.heads_off))
     limit = length_limit(len(source), len(intervention.prefix), options, translator.max_length)
     hidden, beams = intervention.masked, options.beam_size
-    part = Part(text, source, prefix=intervention.prefix, limit=limit, masked=hidden, num_hypotheses=beams)
+    part = Part(protected, source, prefix=intervention.prefix, limit=limit, masked=hidden, num_hypotheses=beams)
     padded = padded_length(translator, len(source))
     batch = RunningBatch(changed, options, [part], 1, padded, is_recorded=record_beam)
     found: dict[int, tuple[Hypothesis, ...]] = {}
@@ -147,13 +154,14 @@ def inspect(
     written = hypotheses[0].tokens
     observation = observe(changed, source, written, intervention.masked)
     explanation = explain(observation, explained, translator.config.norm) if explained else None
-    return Inspection(text, intervention, hypotheses, observation, beam, explanation)
+    return Inspection(protected, intervention, hypotheses, observation, beam, explanation)
 
 
 def inspection_of(translator: Translator, translation: Translation) -> Inspection:
     """Returns what the network did while it wrote the best translation; raises UserError as `source_tokens` does."""
-    observation = observe(translator, source_tokens(translator, translation.source), translation.hypotheses[0].tokens)
-    return Inspection(translation.source, Intervention(), translation.hypotheses, observation)
+    protected = translator.tokenizer.protect(translation.source)
+    observation = observe(translator, source_tokens(translator, protected), translation.hypotheses[0].tokens)
+    return Inspection(protected, Intervention(), translation.hypotheses, observation)
 
 
 def without_heads(translator: Translator, heads: Collection[Head]) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from flax import nnx
 
 from lingua_flax.data.batch import bucket_lengths, pad_rows
+from lingua_flax.data.placeholders import Protected
 from lingua_flax.devices.processes import gather_to_host
 from lingua_flax.devices.sharding import put_on_devices, replicated
 from lingua_flax.host.errors import UserError
@@ -49,9 +50,9 @@ class Observation(NamedTuple):
     hidden: np.ndarray  # the decoder's output, [1, padded, D]
 
 
-def source_tokens(translator: Translator, line: str) -> list[int]:
+def source_tokens(translator: Translator, line: Protected) -> list[int]:
     """Returns the line's token ids; raises UserError if it is empty or longer than the network can see in one pass."""
-    (ids,) = translator.tokenizer.encode_source([line])
+    (ids,) = translator.tokenizer.encode_protected([line])
     if len(ids) < 2:
         raise UserError("an attention map needs a sentence, but the line is empty")
     if len(ids) > translator.max_length:

@@ -63,9 +63,7 @@ class Batcher:
         """Returns what is searched until a search of this cost is done: as much of each that waits, but no more."""
         return cost + sum(min(job.cost, cost) for job in self._jobs)
 
-    async def search(
-        self, parts: Sequence[Part], num_hypotheses: int, *, is_admitted: bool = False
-    ) -> list[tuple[Hypothesis, ...]]:
+    async def search(self, parts: Sequence[Part], *, is_admitted: bool = False) -> list[tuple[Hypothesis, ...]]:
         """Returns the hypotheses of the parts of a request. If the task is cancelled, the search ends.
 
         Raises HTTPException if they cost more than may wait or too much is waiting, unless they are admitted, or if the
@@ -73,7 +71,6 @@ class Batcher:
         """
         if not parts:
             return []
-        parts = [part._replace(num_hypotheses=num_hypotheses) for part in parts]
         waiting: dict[int, deque[int]] = {}
         for index, part in enumerate(parts):
             waiting.setdefault(self._engine.padded_length(part), deque()).append(index)

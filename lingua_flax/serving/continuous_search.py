@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from lingua_flax.data.batch import bucket_lengths
+from lingua_flax.data.placeholders import Protected
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.hypotheses import Hypothesis
 from lingua_flax.translation.requests import Part
@@ -45,10 +46,10 @@ class ContinuousSearch:
 
     def compile(self, shape: Shape) -> None:
         """Compiles the programs for batches of a shape, by running them on sentences that end at once."""
-        batch = RunningBatch(self._translator, self._options, [Part("", [])], *shape)
+        batch = RunningBatch(self._translator, self._options, [Part(Protected(""), [])], *shape)
         batch.advance(STEPS)
         for rows in self._joining_rows if shape.rows == self._rows else ():
-            batch.join([Part("", [])], rows)
+            batch.join([Part(Protected(""), [])], rows)
             batch.advance(STEPS)
         batch.advance(STEPS)
         self._shapes = [*self._shapes, shape]

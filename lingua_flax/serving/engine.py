@@ -12,7 +12,7 @@ from lingua_flax.data.glossary import Glossary
 from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
 from lingua_flax.translation.hypotheses import Translation
 from lingua_flax.translation.requests import Part
-from lingua_flax.translation.translator import Searches, Translator
+from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.word_alignment import Link, align_translations
 
 if TYPE_CHECKING:
@@ -30,19 +30,16 @@ class Engine:
     alignment: AlignmentOptions
     workers: int
 
-    def searches(
-        self, lines: Sequence[str], languages: tuple[str, str], num_hypotheses: int, glossary: Glossary | None
-    ) -> Searches[list[Translation]]:
-        """Returns the searches that translate lines; raises UserError if the network has no place for a glossary."""
+    def translator(self, languages: tuple[str, str], glossary: Glossary | None) -> Translator:
+        """Returns the translator between languages; raises UserError if the network has no place for a glossary."""
         translator = dataclasses.replace(self.translators[languages[1]], languages=languages)
-        if glossary:
-            translator = translator.with_glossary(glossary)
-        return translator.searches(lines, self.options, num_hypotheses)
+        return translator.with_glossary(glossary) if glossary else translator
 
-    def align(self, translation: Translation, target: str) -> list[Link]:
-        """Returns the links between a line and its best translation."""
-        (links,) = align_translations(self.translators[target], [translation], self.alignment)
-        return links
+    def align(
+        self, translator: Translator, translations: Sequence[Translation], wanted: Sequence[bool]
+    ) -> list[list[Link]]:
+        """Returns the links between lines and their best translations where they are wanted."""
+        return align_translations(translator, translations, self.alignment, wanted)
 
     def cost(self, part: Part) -> int:
         """Returns what a search costs: tokens times beams."""

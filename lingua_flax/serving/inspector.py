@@ -1,5 +1,6 @@
 """Answers POST /inspect: what the network does with one sentence, at any checkpoint of the run."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ from lingua_flax.inspection.interventions import Intervention, inspect
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.serving.protocol import InspectRequest
 from lingua_flax.translation.hypotheses import Hypothesis
+from lingua_flax.translation.line_splitting import divide_text
 from lingua_flax.translation.translator import Translator
 
 
@@ -27,9 +29,10 @@ def inspected(
         if item.sentence >= max(1, len(sentences)):
             raise UserError(f"there is no sentence {item.sentence}: the text has {max(1, len(sentences))}")
         text = sentences[item.sentence]["source"]
-    (parts,) = translator.divided([text], one_sentence_per_line=True)
+    (parts,) = divide_text(dataclasses.replace(translator, one_sentence_per_line=True), [text])
     if all(part.is_kept for part in parts):
-        kept = {"text": text, "translation": translator.tokenizer.protect(text).untranslated, "kept": True}
+        translation = "".join(part.protected.untranslated + part.after for part in parts)
+        kept = {"text": text, "translation": translation, "kept": True}
         return {**kept, "checkpoint": translator.step, "sentences": sentences}
     inspection = inspect(translator, text, options, intervention, record_beam=item.beam, explained=item.explain)
     return {**inspection.as_json(translator.tokenizer), "checkpoint": translator.step, "sentences": sentences}
@@ -40,8 +43,7 @@ def _sentences(
 ) -> list[dict[str, str]]:
     """Returns the sentences of a text, line by line, with their translations; none if it is a single one."""
     lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
-    divided = translator.divided(lines)
-    if len(lines) == 1 and len(divided[0]) == 1:
+    if len(lines) == 1 and len(divide_text(translator, lines)[0]) == 1:
         return []
     sentences: list[tuple[str, Hypothesis]] = []
     translations = translator.translate(lines, options, warn=False, after_batch=after_batch)

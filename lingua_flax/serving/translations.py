@@ -1,7 +1,9 @@
 """Answers POST /translate: from the parameters of a request to the content of its answer."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -10,14 +12,13 @@ from lingua_flax.serving.batcher import Batcher
 from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.protocol import TranslateRequest
 from lingua_flax.translation.html_text import HtmlText, Translated
-from lingua_flax.translation.hypotheses import Hypothesis, Translation
-from lingua_flax.translation.requests import Part
-from lingua_flax.translation.translator import Searches
+from lingua_flax.translation.hypotheses import Translation
+from lingua_flax.translation.line_splitting import divide_text
+from lingua_flax.translation.requests import Part, Request, to_search
+from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.word_alignment import Link, moved, pharaoh, word_links
 
 Value = TypeVar("Value")
-
-Line = tuple[Translation, list[Link]]  # with the links of the best hypothesis if they are wanted
 
 LARGE = 1000  # characters from which on texts are divided in a thread, at about 4 ms a thousand
 
@@ -32,44 +33,45 @@ class Translations:
     async def answer(self, parameters: TranslateRequest, max_hypotheses: int) -> dict[str, Any]:
         """Returns the content of an answer; raises as `Batcher.search` and UserError for a useless glossary."""
         size = sum(map(len, parameters.texts))
-        pages = []
+        pages: list[HtmlText | None] = [None for _ in parameters.texts]
         if parameters.format == "html":
             pages = [await self._compute(size, HtmlText, text) for text in parameters.texts]
-        lines = [page.texts for page in pages] or [text.replace("\r\n", "\n").split("\n") for text in parameters.texts]
-        aligned = [page.needs_links for page in pages] or [[parameters.alignments] * len(own) for own in lines]
+        lines = [
+            page.texts if page else text.replace("\r\n", "\n").split("\n")
+            for page, text in zip(pages, parameters.texts, strict=True)
+        ]
         # LibreTranslate has no alternatives for HTML either.
-        count = 1 if pages else min(1 + parameters.alternatives, max_hypotheses)
-        translations = iter(await self._translated([line for own in lines for line in own], size, parameters, count))
-        results = [[await self._line(next(translations), parameters.target, each) for each in own] for own in aligned]
-        if pages:
-            translated = [[await self._compute(size, _rendered, *pair)] for pair in zip(pages, results, strict=True)]
-        else:
-            translated = [[_joined(own, rank) for rank in range(count)] for own in results]
-        answer: dict[str, Any] = {"translatedText": [texts[0] for texts in translated]}
-        if parameters.alternatives:
-            answer["alternatives"] = [list(dict.fromkeys(texts))[1:] for texts in translated]
-        if parameters.alignments:
-            answer["alignments"] = [_joined_links(*pair) for pair in zip(lines, results, strict=True)]
-        unknown = [list(dict.fromkeys(word for each, _ in own for word in each.unknown_words)) for own in results]
-        if any(unknown):
-            answer["unknownWords"] = unknown
+        count = 1 if parameters.format == "html" else min(1 + parameters.alternatives, max_hypotheses)
+        glossary = Glossary(tuple(parameters.glossary.items())) if parameters.glossary else None
+        translator = self._engine.translator((parameters.source, parameters.target), glossary)
+        together = list(itertools.chain(*lines))
+        translations = iter(await self._translated(together, size, translator, count))
+        texts = []
+        for page, source in zip(pages, lines, strict=True):
+            own = list(itertools.islice(translations, len(source)))
+            wanted = page.needs_links if page else [parameters.alignments] * len(own)
+            links = await self._compute(LARGE * any(wanted), self._engine.align, translator, own, wanted)
+            texts.append(await self._compute(size, _text, page, own, links, count))
+        names = ["translatedText"]
+        names += [name for name in ("alternatives", "alignments") if getattr(parameters, name)]
+        names += ["unknownWords"] if any(text["unknownWords"] for text in texts) else []
+        answer = {name: [text[name] for text in texts] for name in names}
         return answer if isinstance(parameters.q, list) else {name: values[0] for name, values in answer.items()}
 
     async def _translated(
-        self, lines: Sequence[str], size: int, parameters: TranslateRequest, count: int
+        self, lines: Sequence[str], size: int, translator: Translator, count: int
     ) -> list[Translation]:
-        glossary = Glossary(tuple(parameters.glossary.items())) if parameters.glossary else None
-        searches = self._engine.searches(lines, (parameters.source, parameters.target), count, glossary)
-        found: list[tuple[Hypothesis, ...]] | None = None
-        while True:
-            parts, wanted, translations = await self._compute(size, _resumed, searches, found)
-            if translations is not None:
-                return translations
-            found = await self._batcher.search(parts, wanted, is_admitted=found is not None)
-
-    async def _line(self, translation: Translation, target: str, is_aligned: bool) -> Line:
-        links = await self._compute(LARGE, self._engine.align, translation, target) if is_aligned else []
-        return translation, links
+        """Translates lines as `Translator.translate` does, but with the searches of other requests."""
+        request, first, parts = translator.request(self._engine.options, count), 1, list[Part]()
+        for piece in _pieces(lines):  # one after another: the task may be cancelled in between
+            own = dataclasses.replace(request, first_line=first)
+            parts += await self._compute(size, _divided, translator, own, piece)
+            first += len(piece)
+        for is_admitted in (False, True):
+            searched = to_search(parts)
+            found = await self._batcher.search(searched, is_admitted=is_admitted)
+            parts = await self._compute(size, request.restored, parts, found)
+        return await self._compute(size, request.joined, lines, parts)
 
     async def _compute(self, size: int, function: Callable[..., Value], *arguments: Any) -> Value:
         """Calls a function, in a thread if that takes long for texts of this size."""
@@ -78,30 +80,48 @@ class Translations:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
 
-def _resumed(
-    searches: Searches[list[Translation]], found: list[tuple[Hypothesis, ...]] | None
-) -> tuple[list[Part], int, list[Translation] | None]:
-    """Returns the parts to search next and how many hypotheses are wanted of each, or the translations."""
-    try:
-        return *(next(searches) if found is None else searches.send(found)), None
-    except StopIteration as end:
-        return [], 0, end.value
+def _pieces(lines: Sequence[str]) -> Iterator[list[str]]:
+    """Yields lines that are large together, or one that is so by itself."""
+    piece, size = list[str](), 0
+    for line in lines:
+        if piece and size + len(line) >= LARGE:
+            yield piece
+            piece, size = [], 0
+        piece.append(line)
+        size += len(line) + 1
+    yield piece
 
 
-def _rendered(page: HtmlText, lines: list[Line]) -> str:
-    return page.rendered([Translated(own.text, links) for own, links in lines])
+def _divided(translator: Translator, request: Request, lines: Sequence[str]) -> list[Part]:
+    return request.parts(divide_text(translator, lines))
 
 
-def _joined(lines: list[Line], rank: int) -> str:
+def _text(
+    page: HtmlText | None, lines: Sequence[Translation], links: Sequence[Sequence[Link]], count: int
+) -> dict[str, Any]:
+    """Returns what an answer says of a text."""
+    if page:
+        ranked = [page.rendered(list(map(Translated, [own.text for own in lines], links)))]
+    else:
+        ranked = [_joined(lines, rank) for rank in range(count)]
+    return {
+        "translatedText": ranked[0],
+        "alternatives": list(dict.fromkeys(ranked))[1:],
+        "alignments": _joined_links(lines, links),
+        "unknownWords": list(dict.fromkeys(word for own in lines for word in own.unknown_words)),
+    }
+
+
+def _joined(lines: Sequence[Translation], rank: int) -> str:
     """Joins the lines of a text; a line with fewer translations repeats its last one."""
-    return "\n".join(own.hypotheses[min(rank, len(own.hypotheses) - 1)].text for own, _ in lines)
+    return "\n".join(own.hypotheses[min(rank, len(own.hypotheses) - 1)].text for own in lines)
 
 
-def _joined_links(lines: list[str], results: list[Line]) -> str:
+def _joined_links(lines: Sequence[Translation], links: Sequence[Sequence[Link]]) -> str:
     """Returns the links of the lines of a text, whose words are counted from its beginning."""
     joined = []
     source_start = target_start = 0
-    for line, (translation, links) in zip(lines, results, strict=True):
-        joined += [moved(link, source_start, target_start) for link in links]
-        source_start, target_start = source_start + len(line) + 1, target_start + len(translation.text) + 1
-    return pharaoh(word_links(joined, "\n".join(lines), _joined(results, 0)))
+    for line, of_line in zip(lines, links, strict=True):
+        joined += [moved(link, source_start, target_start) for link in of_line]
+        source_start, target_start = source_start + len(line.source) + 1, target_start + len(line.text) + 1
+    return pharaoh(word_links(joined, "\n".join(line.source for line in lines), _joined(lines, 0)))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from lingua_flax.data.batch import length_batches
+from lingua_flax.data.placeholders import Protected
 from lingua_flax.devices.compilation import compile_concurrently
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation import decoding
@@ -51,7 +52,7 @@ def compile_search(network: TrainedNetwork, parts: Sequence[Part], options: Deco
     rows, batches = _batches(network, parts, options)
     shrinks = not network.pads_to_longest
     lengths = sorted({length for _, length in batches})
-    nothing = [Part("", [])]
+    nothing = [Part(Protected(""), [])]
     compile_concurrently(
         *(RunningBatch(network, options, nothing, rows, length, shrinks=shrinks).compile for length in lengths)
     )

@@ -9,15 +9,21 @@ import html
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from selectolax.lexbor import LexborHTMLParser, LexborNode
-
-from lingua_flax.data.placeholders import PLACEHOLDERS
+from lingua_flax.data.placeholders import PLACEHOLDERS, has_letters
 from lingua_flax.data.tokenizer import Characters
 from lingua_flax.host.errors import UserError
+from lingua_flax.host.installation import install_command
+from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.inline_tags import Element, with_tags
-from lingua_flax.translation.word_alignment import Link, moved
+from lingua_flax.translation.translator import Translator
+from lingua_flax.translation.word_alignment import Link, align_translations, moved
+
+try:
+    from selectolax.lexbor import LexborHTMLParser, LexborNode
+except ModuleNotFoundError as error:
+    raise UserError(f"translating HTML needs the extra text: {install_command('text')}") from error
 
 ATTRIBUTES = ("title", "alt", "placeholder", "aria-label")
 MAX_DEPTH = 200  # elements in each other; several functions here call themselves for each
@@ -40,6 +46,18 @@ class Translated(NamedTuple):
 
     text: str
     links: Sequence[Link] = ()
+
+
+def translate_html(translator: Translator, text: str, options: DecodingOptions = DecodingOptions(), **how: Any) -> str:
+    """Returns HTML, a document or a fragment, with its text translated; further arguments as in `translate`.
+
+    Raises UserError if an option is invalid, or elements are nested too deep.
+    """
+    page = HtmlText(text)
+    translations = translator.translate(page.texts, options, **how)
+    links = align_translations(translator, translations, wanted=page.needs_links)
+    texts = [translation.text for translation in translations]
+    return page.rendered(list(map(Translated, texts, links)))
 
 
 class _Run:
@@ -121,8 +139,7 @@ class HtmlText:
             own = list(group)
             if is_inline:
                 run = _Run(own, self._marks)
-                has_words = any(map(str.isalpha, run.text))
-                pieces.append(render(run) if has_words else "".join(node.html or "" for node in own))
+                pieces.append(render(run) if has_letters(run.text) else "".join(node.html or "" for node in own))
                 continue
             for node in own:
                 if _is_opaque(node) or not node.is_element_node:
@@ -185,7 +202,7 @@ def _translated_attributes(node: LexborNode) -> Iterator[tuple[LexborNode, str]]
     """Yields elements and the names of their attributes whose text is to be translated."""
     if not node.is_element_node or _is_not_to_be_translated(node):
         return
-    yield from ((node, name) for name in ATTRIBUTES if any(map(str.isalpha, node.attributes.get(name) or "")))
+    yield from ((node, name) for name in ATTRIBUTES if has_letters(node.attributes.get(name) or ""))
     if not _is_opaque(node):
         for child in _children(node):
             yield from _translated_attributes(child)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from lingua_flax.options.special_ids import EOS_ID
+from lingua_flax.data.placeholders import Protected
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,12 +16,14 @@ class Hypothesis:
       score: its log-probability divided by the length penalty; of a line with several sentences, their sum.
       tokens: its token ids, ending with EOS_ID; none for a line without tokens.
       parts: of a line with several sentences or parts, the source text of each and the hypothesis for it.
+      protected: otherwise, what the network was given, if it translated the line.
     """
 
     text: str
     score: float
     tokens: tuple[int, ...] = ()
     parts: tuple[tuple[str, Hypothesis], ...] = ()
+    protected: Protected | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,31 +45,3 @@ class ScoredTranslation(NamedTuple):
 
     log_probability: float
     tokens: int
-
-
-def join_parts(parts: Sequence[tuple[str, str, tuple[Hypothesis, ...]]]) -> tuple[Hypothesis, ...]:
-    """Joins parts of a line, (source, what stands after it, hypotheses) each: the best ones, the second best, ..."""
-    if not parts:
-        return (Hypothesis("", 0.0),)
-    texts, after, hypotheses = zip(*parts, strict=True)
-    if len(parts) == 1:
-        return tuple(hypotheses[0])
-    return tuple(
-        Hypothesis(
-            text=_joined([hypothesis.text for hypothesis in ranked], after),
-            score=sum(hypothesis.score for hypothesis in ranked),
-            tokens=(*(token for hypothesis in ranked for token in hypothesis.tokens if token != EOS_ID), EOS_ID),
-            parts=tuple(zip(texts, ranked, strict=True)),
-        )
-        for ranked in zip(*hypotheses, strict=False)  # parts can have different numbers of hypotheses
-    )
-
-
-def _joined(texts: Sequence[str], after: Sequence[str]) -> str:
-    """Returns the texts with what stands between them; nothing stands beside an empty one."""
-    joined, space = "", ""
-    for text, following in zip(texts, after, strict=True):
-        if text:
-            joined += (space if joined else "") + text
-            space = following
-    return joined

@@ -1,17 +1,35 @@
-"""Dividing a line into what is translated by itself: its sentences, and parts of those that are too long."""
+"""Dividing text into what is translated by itself: its sentences, and parts of those that are too long."""
 
 import itertools
 import re
 from collections.abc import Callable, Sequence
 
 from lingua_flax.data.batch import cut
-from lingua_flax.data.tokenizer import Tokenizer
+from lingua_flax.data.placeholders import Protected
+from lingua_flax.data.tokenizer import MAX_UNKNOWN_SHARE, Tokenizer
+from lingua_flax.translation.loading import TrainedNetwork
 from lingua_flax.translation.requests import Part
 from lingua_flax.translation.sentences import language_code, split_sentences
 
 _SPACE = re.compile(r"\s+")
 # Languages that are written without spaces between sentences: Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan.
 WITHOUT_SPACES = "zh zho chi cmn yue wuu ja jpn th tha lo lao my mya bur km khm bo bod tib"
+
+
+def divide_text(network: TrainedNetwork, lines: Sequence[str]) -> list[list[Part]]:
+    """Divides lines of a text into sentences, and looks up what the network does not know of them.
+
+    What has no letters is kept as it is, and so is what consists mostly of characters that the network has never seen,
+    unless it is to be translated nevertheless.
+    """
+    one_sentence = network.one_sentence_per_line
+    divided = split_lines(lines, network.tokenizer, network.languages, network.max_length, one_sentence=one_sentence)
+    return [[_looked_up(network, part) for part in parts] for parts in divided]
+
+
+def divide_sentences(network: TrainedNetwork, sentences: Sequence[str]) -> list[list[Part]]:
+    """Divides those sentences of a corpus that are too long; all are translated, whatever they consist of."""
+    return split_lines(sentences, network.tokenizer, network.languages, network.max_length, one_sentence=True)
 
 
 def split_lines(
@@ -30,15 +48,13 @@ def split_lines(
     """
     source, target = languages
 
-    def mask(text: str) -> str:
-        return tokenizer.protect(text).masked
+    def encoded(text: Protected) -> list[int]:
+        return tokenizer.encode_protected([text])[0]
 
-    def encoded(text: str) -> list[int]:
-        return tokenizer.encode_source([text])[0]
-
-    sentences = [[(line, "")] if one_sentence else _sentences(line, source, mask) for line in lines]
+    protected = map(tokenizer.protect, lines)
+    sentences = [[(line, "")] if one_sentence else _sentences(line, source) for line in protected]
     # Encoded all at once, which takes a tenth of the time.
-    all_ids = iter(tokenizer.encode_source([text for own in sentences for text, _ in own]))
+    all_ids = iter(tokenizer.encode_protected([text for own in sentences for text, _ in own]))
     divided, between = [], _separator("", target)
     for own in sentences:
         parts: list[Part] = []
@@ -46,7 +62,7 @@ def split_lines(
             if len(ids := next(all_ids)) <= max_length:
                 parts.append(Part(text, ids, _separator(space, target), between))
                 continue
-            for part, after, is_cut in split_text(text, source, lambda text: len(encoded(text)) <= max_length, mask):
+            for part, after, is_cut in split_text(text, source, lambda text: len(encoded(text)) <= max_length):
                 # It can only still be too long if it is a single character with more byte tokens than max_length.
                 parts.append(Part(part, cut(encoded(part), max_length), _separator(after, target), between, is_cut))
             parts[-1] = parts[-1]._replace(after=_separator(space, target))
@@ -54,27 +70,27 @@ def split_lines(
     return divided
 
 
-def split_text(
-    text: str, language: str, fits: Callable[[str], bool], mask: Callable[[str], str] = str
-) -> list[tuple[str, str, bool]]:
+def split_text(text: Protected, language: str, fits: Callable[[Protected], bool]) -> list[tuple[Protected, str, bool]]:
     """Returns the sentences of a text, and parts of those that do not fit.
 
-    Each comes with the white space that follows it (of parts, a single space), and with whether it is a part. `mask`
-    returns a text of the same length that shows where it may be divided.
+    Each comes with the white space that follows it (of parts, a single space), and with whether it is a part.
     """
-    parts: list[tuple[str, str, bool]] = []
-    for sentence, space in _sentences(text, language, mask):
-        *first, last = _halve_until_fits(sentence, fits, mask)
+    parts: list[tuple[Protected, str, bool]] = []
+    for sentence, space in _sentences(text, language):
+        *first, last = _halve_until_fits(sentence, fits)
         parts += [*((part, " ", True) for part in first), (last, space, bool(first))]
     return parts
 
 
-def _sentences(text: str, language: str, mask: Callable[[str], str]) -> list[tuple[str, str]]:
+def _sentences(text: Protected, language: str) -> list[tuple[Protected, str]]:
     """Returns the sentences of a text, each with the white space that follows it."""
-    text = text.strip()
-    ends = itertools.accumulate(len(sentence) for sentence in split_sentences(mask(text), language))
-    sentences = [text[begin:end] for begin, end in itertools.pairwise([0, *ends])]
-    return [(own.rstrip(), own[len(own.rstrip()) :]) for own in sentences]
+    text = text.part(0, len(text.source))
+    ends = itertools.accumulate(map(len, split_sentences(text.masked, language)))
+    sentences = []
+    for begin, end in itertools.pairwise([0, *ends]):
+        own = text.source[begin:end]
+        sentences.append((text.part(begin, end), own[len(own.rstrip()) :]))
+    return sentences
 
 
 def _separator(space: str, target: str) -> str:
@@ -84,10 +100,21 @@ def _separator(space: str, target: str) -> str:
     return space or " "
 
 
-def _halve_until_fits(text: str, fits: Callable[[str], bool], mask: Callable[[str], str]) -> list[str]:
-    if len(text) < 2 or fits(text):
+def _halve_until_fits(text: Protected, fits: Callable[[Protected], bool]) -> list[Protected]:
+    length = len(text.source)
+    if length < 2 or fits(text):
         return [text]
-    middle = len(text) // 2
-    spaces = [match.end() for match in _SPACE.finditer(mask(text))]
-    cut = min(spaces, key=lambda space: abs(space - middle), default=middle)
-    return _halve_until_fits(text[:cut].strip(), fits, mask) + _halve_until_fits(text[cut:], fits, mask)
+    spaces = [match.end() for match in _SPACE.finditer(text.masked)]
+    edges = [place for span in text.spans for place in span[:2] if 0 < place < length]
+    cut = min(spaces or edges, key=lambda place: abs(place - length // 2), default=length // 2)
+    return _halve_until_fits(text.part(0, cut), fits) + _halve_until_fits(text.part(cut, length), fits)
+
+
+def _looked_up(network: TrainedNetwork, part: Part) -> Part:
+    """Returns a part with what the network does not know of it."""
+    tokenizer, text = network.tokenizer, part.protected
+    is_unknown = not network.translate_unknown and tokenizer.unknown_share(text, part.source) > MAX_UNKNOWN_SHARE
+    if is_unknown or not text.has_words_around_spans:
+        return part._replace(is_kept=True, is_unknown=is_unknown)
+    places, are_most = tokenizer.unknown_words(text)
+    return part._replace(unknown=tuple(part.text[begin:end] for begin, end in places), is_guess=are_most)

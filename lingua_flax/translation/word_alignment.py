@@ -19,6 +19,7 @@ import numpy as np
 from flax import nnx
 
 from lingua_flax.data.batch import Batch, cut
+from lingua_flax.data.placeholders import Protected
 from lingua_flax.data.tokenizer import Characters, Tokenizer
 from lingua_flax.devices.processes import gather_to_host
 from lingua_flax.host.errors import UserError
@@ -40,49 +41,46 @@ class Link(NamedTuple):
     target: Characters
 
 
-def align(
+def align_translations(
     network: TrainedNetwork,
-    sources: Sequence[str],
-    targets: Sequence[Sequence[int]],
+    translations: Sequence[Translation],
     options: AlignmentOptions = AlignmentOptions(),
+    wanted: Sequence[bool] | None = None,
 ) -> list[list[Link]]:
-    """Aligns each source line with its translation, given as in `Hypothesis.tokens`; what is too long is ignored.
+    """Aligns each source line with its best translation, part by part, or only those whose links are wanted.
+
+    What is too long is ignored.
 
     Every token of the translation has at most one link, in order; one that attends to the end of the sentence has none.
     Neither has punctuation that is attached to a word, nor what attends to it. Raises UserError if a network has no
     such layer or head.
     """
     check_alignment(network, options)
-    source_ids = [cut(ids, network.max_length) for ids in network.tokenizer.encode_source(sources)]
-    target_ids = [cut([*(token for token in ids if token != EOS_ID), EOS_ID], network.max_length) for ids in targets]
+    chosen = wanted or [True] * len(translations)
+    divided = [list(_parts(own)) if is_wanted else [] for own, is_wanted in zip(translations, chosen, strict=True)]
+    parts = list(itertools.chain(*divided))
+    source_ids = network.tokenizer.encode_protected([source for source, *_ in parts])
+    source_ids = [cut(ids, network.max_length) for ids in source_ids]
+    target_ids = [cut([*(i for i in ids if i != EOS_ID), EOS_ID], network.max_length) for _, ids, *_ in parts]
     layer, head = options.alignment_layer, options.alignment_head
-    links: dict[int, list[Link]] = {}
+    found: dict[int, list[Link]] = {}
     for group, batch in network.pair_batches(source_ids, target_ids, SCORING_BATCH_SIZE):
         attended = gather_to_host(_attended(network.networks, batch, layer=layer, head=head))
         for i, row in zip(group, attended, strict=False):  # the last rows of the batch may be empty
             steps = row[1:] if options.alignment_step == "read" else row
-            links[i] = _links(network.tokenizer, sources[i], target_ids[i], steps)
-    return [links[i] for i in range(len(sources))]
+            found[i] = _links(network.tokenizer, parts[i][0], target_ids[i], steps)
+    links = (found[i] for i in range(len(parts)))
+    return [[moved(link, *starts) for _, _, *starts in own for link in next(links)] for own in divided]
 
 
-def align_translations(
-    network: TrainedNetwork, translations: Sequence[Translation], options: AlignmentOptions = AlignmentOptions()
-) -> list[list[Link]]:
-    """Aligns each source line with its best translation, as `align` does; also lines that were translated in parts."""
-    divided = [list(_parts(translation)) for translation in translations]
-    together = list(itertools.chain(*divided))
-    aligned = iter(align(network, [text for text, *_ in together], [tokens for _, tokens, *_ in together], options))
-    return [[moved(link, *starts) for _, _, *starts in parts for link in next(aligned)] for parts in divided]
-
-
-def _parts(translation: Translation) -> Iterator[tuple[str, Sequence[int], int, int]]:
+def _parts(translation: Translation) -> Iterator[tuple[Protected, Sequence[int], int, int]]:
     """Yields the parts in which a line was translated: source, tokens, and where both begin; only those with tokens."""
     source, hypothesis = translation.source, translation.hypotheses[0]
     start = target_start = 0
     for text, part in hypothesis.parts or ((source.strip(), hypothesis),):
         start, target_start = source.index(text, start), hypothesis.text.index(part.text, target_start)
-        if part.tokens:
-            yield text, part.tokens, start, target_start
+        if part.protected:
+            yield part.protected, part.tokens, start, target_start
         start, target_start = start + len(text), target_start + len(part.text)
 
 
@@ -137,15 +135,15 @@ def _attended(networks: Sequence[Network], batch: Batch, *, layer: int | None, h
     return jnp.where(own < WEAK_LINK * best, -1, origins).astype(jnp.int32)
 
 
-def _links(tokenizer: Tokenizer, source: str, target_ids: Sequence[int], attended: np.ndarray) -> list[Link]:
+def _links(tokenizer: Tokenizer, source: Protected, target_ids: Sequence[int], attended: np.ndarray) -> list[Link]:
     """Returns the links of a pair, given the source position that belongs to each target token."""
     sources = tokenizer.source_characters(source)
     translation, targets = tokenizer.target_characters(source, target_ids[:-1])
-    source_words, target_words = split_words(source), split_words(translation)
+    source_words, target_words = split_words(source.source), split_words(translation)
     return [
         Link(sources[position], target)
         for target, position in zip(targets, attended - len(tokenizer.source_tags), strict=False)
         if 0 <= position < len(sources)
-        and is_part_of_word(source, source_words, sources[position])
+        and is_part_of_word(source.source, source_words, sources[position])
         and is_part_of_word(translation, target_words, target)
     ]

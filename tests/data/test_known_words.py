@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.data.known_words import UnknownWords, known_words
+from lingua_flax.data.placeholders import PLACEHOLDERS, Protected
 from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
 from lingua_flax.options.schema import TokenizerConfig
 from tests.helpers.pairs import PAIRS
@@ -102,6 +103,7 @@ def test_counts_are_added():
 
 def test_words_of_a_tokenizer_and_terms_of_its_glossary_are_known():
     tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=50)))
-    assert tokenizer.unknown_words("pizza ananas") == UnknownWords()  # without words, it knows all
-    own = dataclasses.replace(tokenizer, words=known_words(["pizza"]), glossary=Glossary((("Ice Cream", "glace"),)))
-    assert own.unknown_words("pizza ice cream and cream").places == [(16, 19), (20, 25)]
+    assert tokenizer.unknown_words(Protected("pizza ananas")) == UnknownWords()  # without words, it knows all
+    terms = {"glossary": Glossary((("Ice Cream", "glace"),)), "placeholders": PLACEHOLDERS[:2]}
+    own = dataclasses.replace(tokenizer, words=known_words(["pizza"]), **terms)
+    assert own.unknown_words(own.protect("pizza ice cream and cream")).places == [(16, 19), (20, 25)]

@@ -1,5 +1,7 @@
 """What is kept: examples of every kind and of what only looks like it, and properties of texts with placeholders."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,10 +58,48 @@ def test_nothing_is_lost_whatever_the_text(text):
         assert protected.text == text
         assert not protected.is_complete(protected.text)
     assert protected.untranslated == text
-    assert "".join(part + space for part, space, _ in protected.chunks()) == text.lstrip()
+    assert "".join(part.source + space for part, space, _ in protected.chunks()) == text.lstrip()
     first = protected.placeholders[:1]
     for translation in (protected.text.replace(first, ""), protected.text + first):
         assert protected.is_complete(translation) == (not protected.spans)
+
+
+@given(TEXTS, st.integers(0, 30), st.integers(0, 30))
+def test_a_part_of_a_text_has_the_spans_that_are_inside_of_it(text, begin, end):
+    whole = protect(text, FEW, GLOSSARY)
+    part = whole.part(begin, end)
+    assert part.source == text[begin:end].strip()
+    start = text.find(part.source, begin) if part.source else 0
+    inside = [span for span in whole.spans if begin <= span.begin and span.end <= end]
+    assert [(span.begin + start, span.end + start, span.kept) for span in part.spans] == [own[:3] for own in inside]
+    assert len(inside) > len(FEW) or part.original(part.text) == part.source
+
+
+@given(st.lists(st.sampled_from(["http://a.b", "http://a.b/c", "1000", "10000", "@ann", "@anna", "21000"]), max_size=4))
+def test_spans_in_a_prefix_are_whole_words(things):
+    protected = protect(" and ".join(things), FEW)
+    prefix = " et ".join([*things[::-1], "91000"])
+    placed = protected.placed(prefix)
+    assert placed == " et ".join([*sorted(protected.placeholders, key=placed.index), "91000"])
+    assert protected.restored(placed) == prefix
+
+
+# Runs of each are what a pattern could read again and again.
+UNITS = [*"`a1é-+.,:/@#$%<>{}()~_\\ \t!0٣–", PLACEHOLDERS[0], "http://", "www.", "C:\\", "a.pdf", "{{"]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_spans_are_found_in_linear_time(unit):
+    """Ten times the characters take at most 15 times as long: with a pattern that is quadratic it is 100 times."""
+
+    def seconds(unit, length):
+        text = (unit * (length // len(unit) + 1))[:length]
+        started = time.thread_time()
+        spans_to_keep(text)
+        return time.thread_time() - started
+
+    for repeated in [unit + other for other in UNITS] + ["".join("`" * count + unit for count in range(1, 140))]:
+        assert any(seconds(repeated, 10_000) < 15 * seconds(repeated, 1000) for _ in range(100)), repeated
 
 
 def test_words_that_meet_without_a_space_get_one():
@@ -74,8 +114,8 @@ def test_words_that_meet_without_a_space_get_one():
         ("pre{name}fix a `b`.", "pre|{name}|fix a |`b`|."),
     ):
         protected = protect(text, FEW, GLOSSARY)
-        assert "|".join(part + space for part, space, _ in protected.chunks()) == pieces.replace(" | ", "|")
-        assert "|".join(part + space for part, space, _ in protected.chunks("_")) == pieces.replace(" | ", "_|")
+        assert "|".join(part.source + space for part, space, _ in protected.chunks()) == pieces.replace(" | ", "|")
+        assert "|".join(part.source + space for part, space, _ in protected.chunks("_")) == pieces.replace(" | ", "_|")
 
 
 @given(TEXTS, TEXTS)

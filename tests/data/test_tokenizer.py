@@ -18,6 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.data.placeholders import Protected
 from lingua_flax.data.subword_sampling import SubwordSampler, bpe_dropout
 from lingua_flax.data.tokenized_pairs import tokenize
 from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
@@ -104,7 +105,7 @@ def test_lower_character_coverage_omits_rare_characters():
     assert UNK_ID not in covered
     assert UNK_ID in rare
     tagged = trained().with_source_tag("<2fr>")
-    assert tagged.unknown_share("日本 a", *tagged.encode_source(["日本 a"])) == pytest.approx(2 / 3)
+    assert tagged.unknown_share(Protected("日本 a"), *tagged.encode_source(["日本 a"])) == pytest.approx(2 / 3)
 
 
 def test_sizes_named_in_errors_are_the_limits():

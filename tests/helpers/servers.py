@@ -1,6 +1,7 @@
 """Servers in threads, whose network is replaced by a function, and requests to them."""
 
 import contextlib
+import dataclasses
 import json
 import re
 import socket
@@ -14,9 +15,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from lingua_flax.data.known_words import KnownWords, UnknownWords
 from lingua_flax.data.tokenizer import Characters
-from lingua_flax.host.errors import UserError
-from lingua_flax.options.schema import DataConfig
+from lingua_flax.options.schema import DataConfig, DecodingOptions
 from lingua_flax.serving import web_server
 from lingua_flax.serving.app import Server, make_app
 from lingua_flax.serving.guard import Guard
@@ -25,13 +26,22 @@ from lingua_flax.serving.protocol import Limits
 from lingua_flax.serving.web_server import ConnectionLimits, WebServer
 from lingua_flax.translation.hypotheses import Hypothesis, Translation
 from lingua_flax.translation.requests import Part
+from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.word_alignment import Link
 from tests.conftest import PROMPTLY
+from tests.helpers.translation import decisive_translator
 
 JSON = {"Content-Type": "application/json"}
 LIMITS = Limits(texts=4, characters=100, beam_size=3)
 Answer = tuple[int, Any, Any]  # status, JSON and headers
 _threads = ThreadPoolExecutor(32)
+
+
+class UnknownBeginnings(KnownWords):
+    """The words of a training text that has none that begins with zz, but all others."""
+
+    def unknown_in(self, text: str, spans: Any = None) -> UnknownWords:
+        return UnknownWords([match.span() for match in re.finditer("zz[a-z]+", text)])
 
 
 class UpperCase:
@@ -42,6 +52,7 @@ class UpperCase:
 
     workers = 1
     max_cost = 1
+    options = DecodingOptions(beam_size=3)
 
     def __init__(self) -> None:
         self.searcher = self
@@ -51,17 +62,12 @@ class UpperCase:
         self.may_go_on = threading.Event()
         self.may_go_on.set()
 
-    def searches(self, lines: list[str], languages: tuple[str, str], num_hypotheses: int, glossary: Any) -> Any:
+    def translator(self, languages: tuple[str, str], glossary: Any) -> Translator:
         self.directions.append(languages)
-        if glossary:
-            raise UserError("a glossary needs a network with placeholders")
-        return self._searches(lines, num_hypotheses)
-
-    def _searches(self, lines: list[str], num_hypotheses: int) -> Any:
-        found = iter((yield [Part(line, []) for line in lines if line], num_hypotheses) if any(lines) else [])
-        hypotheses = [next(found) if line else (Hypothesis("", 0.0),) for line in lines]
-        unknown = [tuple(re.findall("zz[a-z]+", line)) for line in lines]
-        return list(map(Translation, lines, hypotheses, unknown))
+        own = dataclasses.replace(decisive_translator(max_length=500), one_sentence_per_line=True)
+        tokenizer = dataclasses.replace(own.tokenizer, words=UnknownBeginnings(b""))
+        own = dataclasses.replace(own, languages=languages, tokenizer=tokenizer, translate_unknown=True)
+        return own.with_glossary(glossary) if glossary else own
 
     def cost(self, part: Part) -> int:
         return 1
@@ -80,9 +86,9 @@ class UpperCase:
             ranks = range(part.num_hypotheses)
             yield {number: tuple(Hypothesis(part.text.upper() + "'" * rank, 0.0) for rank in ranks)}
 
-    def align(self, translation: Translation, target: str) -> list[Link]:
-        words = [Characters(*word.span()) for word in re.finditer(r"\S+", translation.source)]
-        return [Link(word, word) for word in words]
+    def align(self, _: Translator, translations: Sequence[Translation], wanted: Sequence[bool]) -> list[list[Link]]:
+        words = [[Characters(*word.span()) for word in re.finditer(r"\S+", own.source)] for own in translations]
+        return [[Link(word, word) for word in own] for own in words]
 
 
 @contextlib.contextmanager

@@ -6,8 +6,9 @@ import threading
 from unittest.mock import Mock
 
 from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
-from lingua_flax.serving import app
+from lingua_flax.serving import app, translations
 from lingua_flax.serving.engine import Engine
+from lingua_flax.translation.line_splitting import divide_text
 from tests.conftest import PROMPTLY
 from tests.helpers.networks import random_translator
 from tests.helpers.servers import (
@@ -90,6 +91,29 @@ def test_client_that_goes_away_costs_nothing(url, engine):
     until(lambda: engine.unwanted == ["under way"])
 
 
+def test_client_that_goes_away_ends_the_division_of_its_texts(engine, monkeypatch):
+    """Which takes a thread, so that others are answered meanwhile."""
+    divided, may_go_on = [], threading.Event()
+
+    def divide(translator, lines):
+        divided.append(lines)
+        may_go_on.wait(PROMPTLY)
+        return divide_text(translator, lines)
+
+    monkeypatch.setattr(translations, "divide_text", divide)
+    monkeypatch.setattr(translations, "LARGE", 3)
+    with serving_with(engine) as url:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PROMPTLY)
+        connection.request("POST", "/translate?q=one%0Atwo%0Athree&source=en&target=fr")
+        until(lambda: divided)
+        assert request(url, "/livez")[0] == 200
+        connection.close()
+        until_left(url)
+        may_go_on.set()
+        assert translate(url, "last")[0] == 200
+    assert divided == [["one"], ["last"]]
+
+
 def test_deadline(engine):
     with serving_with(engine, timeout=0.05) as url:
         engine.may_go_on.clear()
@@ -119,8 +143,8 @@ def test_sentences_are_those_of_the_language_a_text_is_in():
     """Not of the language in which another direction of the same network begins."""
     translators = {"en": dataclasses.replace(random_translator(), languages=("en", "de"), translate_unknown=True)}
     engine = Engine(translators, Mock(), DecodingOptions(), AlignmentOptions(), workers=1)
-    parts, _ = next(engine.searches(["Er kam am 3. Mai."], ("de", "en"), 1, None))
-    assert [part.text for part in parts] == ["Er kam am 3. Mai."]
+    ((part,),) = divide_text(engine.translator(("de", "en"), None), ["Er kam am 3. Mai."])
+    assert [part.text] == ["Er kam am 3. Mai."]
 
 
 def accepts(url):

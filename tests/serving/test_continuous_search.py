@@ -5,7 +5,9 @@ import pytest
 
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.serving.continuous_search import STEPS, ContinuousSearch, Shape, shapes
-from lingua_flax.translation import requests
+from lingua_flax.translation.batched_search import search_parts
+from lingua_flax.translation.line_splitting import divide_text
+from lingua_flax.translation.requests import Part
 from tests.helpers.translation import decisive_translator
 
 LINES = ["the cat eats", "a dog sleeps", "milk", "seven geese", "he walked"] * 12
@@ -21,13 +23,12 @@ def check(found, expected):
 def test_sentences_join_and_are_found_as_long_as_somebody_waits_for_them(beams):
     """Of 60 sentences, five begin together; the others join, so that the ring of slots is used several times."""
     translator, options, steps = decisive_translator(), DecodingOptions(beam_size=beams, length_penalty=0.6), []
-    parts = requests.parts_of(translator.divided(LINES), None, translator.tokenizer, options, translator.max_length)
-    parts = [part._replace(num_hypotheses=beams) for part in parts]
+    parts = translator.request(options, beams).parts(divide_text(translator, LINES))
     search = ContinuousSearch(translator, options, 5, lambda count, seconds: steps.append(count))
     for rows in (5, 1):
         search.compile(Shape(rows, 20))
-    expected = translator.search(parts, beams, options, lambda lines: None)
-    waiting: list[requests.Part] = []
+    expected = search_parts(translator, parts, options)
+    waiting: list[Part] = []
 
     def more(count, longest, at_least):
         taken = waiting[:count] if len(waiting) >= at_least else []

@@ -23,6 +23,7 @@ from lingua_flax.inspection.run_report import RunReport
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.runs.checkpoint import saved_steps
 from lingua_flax.serving.ctranslate2_search import load_ctranslate2
+from lingua_flax.translation.line_splitting import divide_text
 from lingua_flax.translation.translator import Translator
 from tests.conftest import PROMPTLY
 from tests.helpers.inspections import HEADS, assert_same
@@ -146,7 +147,8 @@ def test_ctranslate2_does_not_end_a_search_too_soon(trained, toy, monkeypatch):
     """It finds what it finds if many more hypotheses have to finish first, but for 1 of 100 lines at most."""
     options = DecodingOptions(beam_size=5, length_penalty=1.0)
     translator = Translator.load(trained[0])
-    parts, _ = next(translator.searches(list(read_lines(toy.parent / "train.en"))[:200], options, 1))
+    lines = list(read_lines(toy.parent / "train.en"))[:200]
+    parts = translator.request(options).parts(divide_text(translator, lines))
     searcher = load_ctranslate2(translator, options, "float32", workers=1)
     found = list(searcher.search(parts, lambda part: True, None))
     some = list(searcher.search(parts[:9], lambda part: part not in (0, 2), None))  # whose clients have left

@@ -8,6 +8,7 @@ import pytest
 
 from lingua_flax.data.corpora.phrasebook import generate
 from lingua_flax.data.corpora.phrasebook.lexicon import NOUNS
+from lingua_flax.translation.html_text import translate_html
 from lingua_flax.translation.translator import Translator
 from tests.helpers.commands import succeed
 
@@ -47,7 +48,7 @@ def test_bold_words_are_bold_in_the_translation(workdir):
     cases = random.Random(0).sample(cases, 200)
     paragraphs = [re.sub(rf"\b{word}\b", f"<b>{word}</b>", sentence) for sentence, word, _ in cases]
     page = "".join(f"<p>{paragraph}</p>" for paragraph in paragraphs)
-    translated = re.findall("<p>(.*?)</p>", Translator.load(workdir).translate_html(page))
+    translated = re.findall("<p>(.*?)</p>", translate_html(Translator.load(workdir), page))
     right = 0
     for line, (_, _, translation) in zip(translated, cases, strict=True):
         (bold,) = re.findall("<b>(.*?)</b>", line)

@@ -10,6 +10,7 @@ import sacrebleu
 
 from lingua_flax.commands.evaluate import EvaluateCommand
 from lingua_flax.commands.translate import CHUNK, TranslateCommand
+from lingua_flax.data.placeholders import Protected
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import ComputeConfig
@@ -120,8 +121,8 @@ def test_lines_that_are_too_long_are_translated_in_parts(trained, translator, ru
     long = "one two three. seven eight. nine two. " * 3 + "four" + " four" * 39
     lines = ["one.", long, "three.", *[""] * CHUNK, long]
     done = succeed(run, "translate", "--workdir", trained[0], "--beam-size", 1, input="\n".join(lines))
-    fits = lambda text: len(translator.tokenizer.encode_source([text])[0]) <= 32  # noqa: E731
-    parts = [text for text, _, _ in split_text(long, "en", fits)]
+    fits = lambda part: len(translator.tokenizer.encode_protected([part])[0]) <= 32  # noqa: E731
+    parts = [part.source for part, _, _ in split_text(Protected(long), "en", fits)]
     assert " ".join(parts) == long
     joined = " ".join(filter(None, (translation.text for translation in translator.translate(parts, beam_size=1))))
     expected = ["un !", joined, "trois !", *[""] * CHUNK, joined]

@@ -3,12 +3,14 @@
 The network is that of the toy corpus, in which some numbers are replaced by things, the same on both sides.
 """
 
+import functools
 import random
 import re
 
 import numpy as np
 import pytest
 
+from lingua_flax.commands import serve
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.data.subword_sampling import SubwordSampler
 from lingua_flax.data.tokenizer import load_tokenizer
@@ -17,9 +19,14 @@ from lingua_flax.inspection.attention_maps import attention_maps
 from lingua_flax.inspection.interventions import inspect, inspection_of
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import ComputeConfig, DecodingOptions, TokenizerConfig
+from lingua_flax.serving.protocol import Limits
+from lingua_flax.serving.web_server import ConnectionLimits
 from lingua_flax.training.given_tokenizer import given_tokenizer
-from lingua_flax.translation.translator import PREFIX_UNUSED, TRANSLATED_AROUND, Translator
-from lingua_flax.translation.word_alignment import align_translations, word_links
+from lingua_flax.translation.html_text import translate_html
+from lingua_flax.translation.line_warnings import PREFIX_UNUSED, TRANSLATED_AROUND
+from lingua_flax.translation.translator import Translator
+from lingua_flax.translation.word_alignment import align_translations, pharaoh, word_links
+from tests.helpers import servers
 from tests.helpers.commands import succeed
 from tests.helpers.translation import decisive_translator
 from tests.toy import ENGLISH, FRENCH
@@ -115,6 +122,51 @@ def test_words_are_aligned_around_what_stays(translator):
             for text, characters in ((line.source, link.source), (line.text, link.target)):
                 token = text[slice(*characters)].strip()
                 assert "`" not in token or token in ("`a b`", "`x=1`")  # never a part of it
+
+
+def paragraph(line, draw):
+    """Returns a line as HTML, with tags around some of its words, and things with an element of their own."""
+    return "<p>" + " ".join(f"<b>{word}</b>" if draw.random() < 0.3 else word for word in line.split(" ")) + "</p>"
+
+
+def test_command_python_server_and_html_agree(placing, run, tmp_path, monkeypatch):
+    """On translations, alignments and tags of 300 texts with things, terms, several sentences, and numbers alone."""
+    draw, terms = random.Random(3), {"nine": "neuf-cents", "seven two": "SEPT"}
+    singles = lines_with_things(500, 2, seed=3)
+    lines = [draw.choice(["", "1. ", "- "]) + " ".join(singles[i : i + draw.choice([1, 1, 2])]) for i in range(300)]
+    page = "".join(paragraph(line, draw) for line in lines)
+    translator = Translator.load(placing).with_glossary(Glossary(tuple(terms.items())))
+    prefixes = []
+    for own in map(translator.tokenizer.protect, singles[: len(lines)]):
+        is_placed = own.has_placeholders and own.has_words_around_spans
+        prefixes.append(draw.choice(["", "deux", *[f"deux {span.kept}" for span in own.spans if is_placed]]))
+    translations = translator.translate(lines, BEAM)
+    texts = [translation.text for translation in translations]
+    aligned = zip(translations, align_translations(translator, translations), strict=True)
+    links = [pharaoh(word_links(own, line.source, line.text)) for line, own in aligned]
+    tagged = translate_html(translator, page, BEAM)
+    assert re.findall("<p>(.*?)</p>", re.sub("</?b>", "", tagged)) == texts
+
+    for name, content in (("lines", lines), ("prefixes", prefixes), ("terms", map("\t".join, terms.items()))):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in content))
+    command = ("translate", "--workdir", placing, "--beam-size", 2, "--glossary", tmp_path / "terms")
+    files = ("--input", tmp_path / "lines", "--alignments", tmp_path / "links")
+    assert succeed(run, *command, *files).stdout.splitlines() == texts
+    assert (tmp_path / "links").read_text().splitlines() == links
+    assert succeed(run, *command, "--format", "html", input=page).stdout.strip() == tagged
+    begun = translator.translate(lines, BEAM, prefixes=prefixes)
+    assert [line.text for line in begun] != texts
+    done = succeed(run, *command, *files[:2], "--prefix-file", tmp_path / "prefixes")
+    assert done.stdout.splitlines() == [line.text for line in begun]
+
+    monkeypatch.setattr(serve, "_compile", lambda *_: None)  # the first program is enough
+    monkeypatch.setattr(servers, "LIMITS", Limits(texts=len(lines), characters=100_000, beam_size=2))
+    options = functools.partial(serve.load, serve.ServeCommand(workdir=placing, beam_size=2))
+    with servers.serving(options, limits=ConnectionLimits(1, 1 << 20), max_waiting=1_000_000) as (server, url):
+        servers.until(lambda: server.status == "ok")
+        answer = servers.translate(url, lines, glossary=terms, alignments=True)[1]
+        assert (answer["translatedText"], answer["alignments"]) == (texts, links)
+        assert servers.translate(url, page, format="html", glossary=terms)[1]["translatedText"] == tagged
 
 
 def test_placeholders_are_shown_as_what_they_stand_for(translator):

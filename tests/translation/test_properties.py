@@ -1,19 +1,59 @@
 """Properties of translation that hold for every text: N lines in, N lines out, in order, nothing lost."""
 
+import dataclasses
+import itertools
+import random
+import sys
+import time
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lingua_flax.data.glossary import Glossary
+from lingua_flax.data.known_words import known_words
+from lingua_flax.data.placeholders import PLACEHOLDERS, Protected
 from lingua_flax.options.schema import DecodingOptions
-from lingua_flax.translation.line_splitting import split_text
+from lingua_flax.translation.line_splitting import divide_text, split_text
 from tests.helpers.texts import LINES
 from tests.helpers.translation import decisive_translator
 
 
 @given(LINES, st.integers(1, 30))
 def test_parts_of_a_line_add_up_to_the_line(line, longest):
-    parts = [text for text, _, _ in split_text(line, "en", lambda text: len(text) <= longest)]
+    pieces = split_text(Protected(line), "en", lambda part: len(part.source) <= longest)
+    parts = [part.source for part, _, _ in pieces]
     assert "".join("".join(parts).split()) == "".join(line.split())
     assert all(len(part) <= longest for part in parts)
+
+
+# Runs of each are what a pattern or a library could read again and again.
+UNITS = [
+    *"`a1é-+.,:/@#$%<>{}()~_\\ \t!?0٣–'\"“”「」»…中。กA\u0301",
+    "{{",
+    '"「',
+    "Mr. ",
+    "z.B. ",
+    "http://a ",
+    "12345 ",
+]
+
+
+def test_nothing_holds_the_interpreter_while_texts_are_divided():
+    """For 5,000 characters, between any two calls of functions, and before a call returns, less than 50 ms pass."""
+    translator, draw, times = decisive_translator(), random.Random(0), []
+    known = {"placeholders": PLACEHOLDERS[:4], "words": known_words(["a"]), "glossary": Glossary((("a a a b", "c"),))}
+    tokenizer = dataclasses.replace(translator.tokenizer, **known)
+    translator = dataclasses.replace(translator, tokenizer=tokenizer, languages=("de", "fr"))
+    divide_text(translator, ["A first call imports modules: http://a.b/c."])
+    for unit in UNITS:
+        text = (unit + draw.choice(["", "", *UNITS])) * 5000
+        times.clear()
+        sys.setprofile(lambda *_: times.append(time.thread_time()))
+        try:
+            translator.request(DecodingOptions()).parts(divide_text(translator, [text[:5000]]))
+        finally:
+            sys.setprofile(None)
+        assert max(after - before for before, after in itertools.pairwise(times)) < 0.05, text[:10]
 
 
 @given(st.lists(LINES, max_size=18).map(lambda lines: [*lines, "a dog", "the cat"]))

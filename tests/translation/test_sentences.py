@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingua_flax.data.placeholders import PLACEHOLDERS, protect
+from lingua_flax.data.placeholders import PLACEHOLDERS, Protected, protect
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.line_splitting import split_lines, split_text
-from lingua_flax.translation.requests import parts_of
+from lingua_flax.translation.line_warnings import NOT_TRANSLATED
+from lingua_flax.translation.requests import Request
 from lingua_flax.translation.sentences import split_sentences
-from lingua_flax.translation.translator import NOT_TRANSLATED
+from lingua_flax.translation.translator import Translator
 from tests.helpers.commands import succeed
 from tests.helpers.texts import LINES
 
@@ -45,6 +46,14 @@ def test_sentences_add_up_to_the_text(text, language):
     assert all(sentences) or not text
 
 
+@given(st.integers(1, 400), st.integers(1, 90))
+def test_long_texts_are_divided_as_short_ones_are(words, length):
+    sentence = " ".join(["word"] * words) + ". "
+    text = sentence * length + "Mr. Smith “came. And left.” "
+    short = split_sentences(sentence + "Mr. Smith “came. And left.” ", "en")
+    assert split_sentences(text, "en") == [sentence] * (length - 1) + short
+
+
 @pytest.mark.parametrize("space", "\u0085\u2028")
 def test_spaces_before_a_full_stop_are_no_obstacle(space):
     assert split_sentences(f"Choose plan B{space}. Then go on.", "en") == [f"Choose plan B{space}. ", "Then go on."]
@@ -58,6 +67,9 @@ class Characters:
         return [[*map(ord, line), 3] for line in lines]
 
     encode_target = encode_source
+
+    def encode_protected(self, sources):
+        return self.encode_source([source.text for source in sources])
 
     def protect(self, line):
         return protect(line, PLACEHOLDERS[:1])
@@ -94,14 +106,15 @@ def test_white_space_is_that_between_the_sentences(line, languages, texts, after
     ],
 )
 def test_sentences_that_are_too_long_are_split_at_spaces_else_within_words(line, length, parts):
-    assert [part for part, _, _ in split_text(line, "en", lambda part: len(part) <= length)] == parts
+    pieces = split_text(Protected(line), "en", lambda part: len(part.source) <= length)
+    assert [part.source for part, _, _ in pieces] == parts
 
 
 @pytest.mark.parametrize(("target", "space"), [("en", " "), ("ja", "")])
 def test_pieces_around_what_stays_are_separated_as_the_target_language_wants(target, space):
     line = "请打开https://example.org/页面并发给me@example.org好。谢谢。"
     divided = split_lines([line], Characters(), ("zh", target), 100)
-    parts = parts_of(divided, None, Characters(), DecodingOptions(), 100)
+    parts = Request(Characters(), 100, DecodingOptions()).parts(divided)
     texts = ["请打开", "https://example.org/", "页面并发给", "me@example.org", "好。", "谢谢。"]
     assert [part.text for part in parts] == texts
     assert [part.after for part in parts] == [*[space] * 5, ""]
@@ -140,6 +153,10 @@ def test_sentences_in_unknown_characters_are_returned_as_they_are(trained, run):
     for line, hypotheses in ((lines[1], cyrillic), (lines[4], emoji)):
         assert hypotheses == [{"text": line, "score": 0.0, "tokens": []}] * 2
     assert f"{NOT_TRANSLATED}: line 2, 3, 5" in done.stderr.splitlines()
-    invented = run(*command, "--translate-unknown", input=lines[1])
-    assert invented.stdout.strip() not in (lines[1], "")
-    assert "not translated" not in invented.stderr
+    done = run(*command, "--translate-unknown", input=f"{lines[1]}\n1. two nine. (2) – 3\n")
+    invented, numbered = done.stdout.splitlines()
+    assert invented not in (lines[1], "")
+    assert numbered == f"1. {known[0]['text']} (2) – 3"  # without a letter, there is nothing to translate
+    assert "not translated" not in done.stderr
+    corpus = Translator.load(trained[0]).translate_sentences(["1.", "Привет мир", "https://a.b 12345"], beam_size=1)
+    assert all(line.hypotheses[0].tokens for line in corpus)  # of which every line counts

@@ -9,7 +9,8 @@ import pytest
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.training.preparation import prepare
-from lingua_flax.translation.translator import GUESSED, UNKNOWN_WORDS, Translator
+from lingua_flax.translation.line_warnings import GUESSED, UNKNOWN_WORDS
+from lingua_flax.translation.translator import Translator
 from tests.helpers.commands import succeed
 
 

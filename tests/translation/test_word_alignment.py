@@ -13,8 +13,9 @@ from lingua_flax.data.tokenizer import Characters
 from lingua_flax.inspection.attention_maps import attention_maps
 from lingua_flax.inspection.interventions import inspection_of
 from lingua_flax.options.schema import AlignmentOptions, ComputeConfig, DecodingOptions
+from lingua_flax.translation.hypotheses import Hypothesis, Translation
 from lingua_flax.translation.translator import Translator
-from lingua_flax.translation.word_alignment import align, align_translations, pharaoh, word_links
+from lingua_flax.translation.word_alignment import align_translations, pharaoh, word_links
 from lingua_flax.translation.words import is_part_of_word, split_words, word_at
 from tests.conftest import ROOT
 from tests.helpers.commands import succeed
@@ -62,7 +63,10 @@ def test_words_of_the_phrasebook_are_aligned_as_by_hand():
     sources, targets, by_hand = zip(*(line.split("\t") for line in lines), strict=True)
     one_program = ComputeConfig(padding="longest")
     translator = Translator.load(ROOT / "checkpoints" / "phrasebook", devices=one_program)
-    aligned = align(translator, sources, translator.tokenizer.encode_target(targets))
+    ids = translator.tokenizer.encode_target(targets)
+    sides = zip(sources, targets, ids, map(translator.tokenizer.protect, sources), strict=True)
+    hypotheses = [Translation(source, (Hypothesis(text, 0.0, own, protected=by),)) for source, text, own, by in sides]
+    aligned = align_translations(translator, hypotheses)
     correct = total = 0
     for source, target, known, links in zip(sources, targets, by_hand, aligned, strict=True):
         sure = {link for link in known.split() if "-" in link}
