@@ -1,7 +1,7 @@
 """Compares decoding speed: networks, and CTranslate2, on the same sentences, in alternation, for several rounds.
 
 Run from the repository root:
-  python benchmarks/decoding.py --workdir STUDENT TEACHER --input MULTI30K/test_2016_flickr.en.gz [--rounds 3]
+  python -m benchmarks.decoding --workdir STUDENT TEACHER --input MULTI30K/test_2016_flickr.en.gz [--rounds 3]
 
 With --ctranslate2 W, CTranslate2 translates too, with the network of that workdir, in float32 and in int8. This needs
 the extra `export` (pip install -e '.[export]') and a model that CTranslate2 can represent, such as that of
@@ -204,4 +204,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status(main, sys.argv[1:]))
+    # The processes of the systems import the functions that they call; there, __main__ is another module.
+    from benchmarks import decoding
+
+    sys.exit(exit_status(decoding.main, sys.argv[1:]))

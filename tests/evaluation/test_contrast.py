@@ -79,16 +79,16 @@ def test_contrast_pair_is_right_if_both_translations_are():
     assert right_pairs(list("abcxxfxx"), list("abcdefgh")) == [True, False, False, False]
 
 
-def test_masked_positions_apply_to_their_own_sentences_in_order(translator):
+def test_masked_positions_apply_to_their_own_sentences_in_order(translator, monkeypatch):
     """The search returns the tokens that are not masked."""
 
-    def search(parts, num_hypotheses, options):
-        assert (num_hypotheses, options.beam_size) == (1, 1)
+    def search(network, parts, options):
+        assert options.beam_size == 1
         visible = [np.delete(part.source, part.masked).tolist() for part in parts]
         return [[Hypothesis(text, 0.0)] for text in translator.tokenizer.decode_target(visible)]
 
-    copying = SimpleNamespace(tokenizer=translator.tokenizer, max_length=translator.max_length, search=search)
+    monkeypatch.setattr(contrast, "search_parts", search)
     lines = [SOURCES[0], "The bat.", SOURCES[2]]
     masked = [words(translator, lines[0])[0].positions, [], range(words(translator, lines[2])[1].positions[0], 40)]
-    translations = contrast.translate_with_masked_tokens(copying, lines, masked, DecodingOptions(batch_size=2))
+    translations = contrast.translate_with_masked_tokens(translator, lines, masked, DecodingOptions(batch_size=2))
     assert translations == [lines[0][3:], lines[1], "The"]
