@@ -138,7 +138,8 @@ def take(progress: search.Progress, rows: jax.Array, *, room: int) -> search.Pro
 def _begun(models: Sequence[Transformer], request: DecodingRequest, how: Decoding) -> search.Progress:
     source, visible, *constraints, numbers = map(jnp.asarray, request)
     width, room = how.program.width, how.program.room
-    states = [model.start_decoding(source, width, room, visible) for model in models]
+    # Without the barrier, XLA transposes the keys of the source anew at every position.
+    states = jax.lax.optimization_barrier([model.start_decoding(source, width, room, visible) for model in models])
     keys = _random_keys(how.sampling[0], numbers, width) if how.sampling else None
     return _search(models, how).begin(search.Constraints(*constraints), states, room, keys)
 
