@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -44,8 +44,7 @@ class Translations:
         count = 1 if parameters.format == "html" else min(1 + parameters.alternatives, max_hypotheses)
         glossary = Glossary(tuple(parameters.glossary.items())) if parameters.glossary else None
         translator = self._engine.translator((parameters.source, parameters.target), glossary)
-        together = list(itertools.chain(*lines))
-        translations = iter(await self._translated(together, size, translator, count))
+        translations = iter(await self._translated(lines, size, translator, count))
         texts = []
         for page, source in zip(pages, lines, strict=True):
             own = list(itertools.islice(translations, len(source)))
@@ -59,14 +58,14 @@ class Translations:
         return answer if isinstance(parameters.q, list) else {name: values[0] for name, values in answer.items()}
 
     async def _translated(
-        self, lines: Sequence[str], size: int, translator: Translator, count: int
+        self, texts: Sequence[Sequence[str]], size: int, translator: Translator, count: int
     ) -> list[Translation]:
-        """Translates lines as `Translator.translate` does, but with the searches of other requests."""
-        request, first, parts = translator.request(self._engine.options, count), 1, list[Part]()
-        for piece in _pieces(lines):  # one after another: the task may be cancelled in between
-            own = dataclasses.replace(request, first_line=first)
-            parts += await self._compute(size, _divided, translator, own, piece)
-            first += len(piece)
+        """Translates the lines of texts as `Translator.translate` does, but with the searches of other requests."""
+        request, lines, parts = translator.request(self._engine.options, count), list[str](), list[Part]()
+        for text in texts:  # one after another: the task may be cancelled in between
+            own = dataclasses.replace(request, first_line=len(lines) + 1)
+            parts += await self._compute(size, _divided, translator, own, text)
+            lines += text
         for is_admitted in (False, True):
             searched = to_search(parts)
             found = await self._batcher.search(searched, is_admitted=is_admitted)
@@ -78,18 +77,6 @@ class Translations:
         if size < LARGE:
             return function(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
-
-
-def _pieces(lines: Sequence[str]) -> Iterator[list[str]]:
-    """Yields lines that are large together, or one that is so by itself."""
-    piece, size = list[str](), 0
-    for line in lines:
-        if piece and size + len(line) >= LARGE:
-            yield piece
-            piece, size = [], 0
-        piece.append(line)
-        size += len(line) + 1
-    yield piece
 
 
 def _divided(translator: Translator, request: Request, lines: Sequence[str]) -> list[Part]:

@@ -113,6 +113,7 @@ class HtmlText:
         """Reads HTML as browsers do; raises UserError if elements are nested more than MAX_DEPTH levels deep."""
         self._marks = "".join(mark for mark in PLACEHOLDERS if mark not in text)
         self._nodes = _parsed(text)
+        self._inline: dict[int, bool] = {}  # whether a node is, looked up again for every level above it
         runs: list[_Run] = []
 
         def collect(run: _Run) -> str:
@@ -135,7 +136,7 @@ class HtmlText:
 
     def _rendered(self, nodes: Iterable[LexborNode], render: Callable[[_Run], str]) -> str:
         pieces = []
-        for is_inline, group in itertools.groupby(nodes, _is_inline):
+        for is_inline, group in itertools.groupby(nodes, self._is_inline):
             own = list(group)
             if is_inline:
                 run = _Run(own, self._marks)
@@ -148,6 +149,15 @@ class HtmlText:
                     end_tag = "" if _is(node, _WITHOUT_END) else f"</{node.tag}>"
                     pieces.append(_start_tag(node) + self._rendered(_children(node), render) + end_tag)
         return "".join(pieces)
+
+    def _is_inline(self, node: LexborNode) -> bool:
+        if not node.is_element_node:
+            return node.is_text_node or node.is_comment_node
+        if _is_opaque(node):
+            return _is(node, _INLINE, _WORDS, _UNSEEN)
+        if node.mem_id not in self._inline:
+            self._inline[node.mem_id] = _is(node, _INLINE) and all(map(self._is_inline, _children(node)))
+        return self._inline[node.mem_id]
 
 
 def _parsed(text: str) -> list[LexborNode]:
@@ -174,14 +184,6 @@ def _siblings(node: LexborNode | None) -> Iterator[LexborNode]:
 
 def _children(node: LexborNode) -> Iterator[LexborNode]:
     return _siblings(node.first_child)
-
-
-def _is_inline(node: LexborNode) -> bool:
-    if not node.is_element_node:
-        return node.is_text_node or node.is_comment_node
-    if _is_opaque(node):
-        return _is(node, _INLINE, _WORDS, _UNSEEN)
-    return _is(node, _INLINE) and all(map(_is_inline, _children(node)))
 
 
 def _is(node: LexborNode, *kinds: re.Pattern[str]) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import html
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 
 from lingua_flax.data.glossary import WORD
 from lingua_flax.data.tokenizer import Characters
@@ -83,26 +84,36 @@ class _Placement:
         """Returns the children with the words around which each is put, in order; none of these if it is empty."""
         taken: dict[int, Element] = {}
         full = [child for child in element.children if self.text[child.begin : child.end].strip()]
-        own = {id(child): [i for i in range(first, last) if self._is_from(i, child)] for child in full}
+        words: dict[int, list[int]] = {id(child): [] for child in element.children}
+        free, text = set(range(first, last)), self.text[element.begin : element.end].strip()
+        is_whole = len(full) == 1 and self.text[full[0].begin : full[0].end].strip() == text
+        own = {id(full[0]): sorted(free)} if is_whole else self._words_from(full, first, last)
         for child in sorted(full, key=lambda child: -len(own[id(child)])):
-            whole = self.text[element.begin : element.end].strip() == self.text[child.begin : child.end].strip()
-            free = [i for i in range(first, last) if i not in taken]
-            chosen = free if whole else self._longest_run([i for i in own[id(child)] if i not in taken], free)
-            chosen = self._with_signs(chosen, child, free) if chosen else self._near(child, element, free)
+            chosen = own[id(child)] if is_whole else self._longest_run([i for i in own[id(child)] if i in free], free)
+            chosen = self._with_signs(chosen, child, free) if chosen else self._near(child, element, sorted(free))
+            free.difference_update(chosen)
             taken |= dict.fromkeys(chosen, child)
+            words[id(child)] = chosen
         placed = []
         for number, child in enumerate(element.children):
-            chosen = [i for i, owner in taken.items() if owner is child]
+            chosen = words[id(child)]
             begin = min(chosen) if chosen else self._place(child, element, first, last, taken)
             placed.append((begin, begin + len(chosen), number, child))
         return [(child, begin, end) for begin, end, _, child in sorted(placed)]
 
-    def _is_from(self, word: int, element: Element) -> bool:
-        """Returns whether at least half of a word's tokens come from words inside of the element."""
-        inside = sum(element.begin <= place < element.end for place in self.origins[word])
-        return bool(inside) and 2 * inside >= len(self.origins[word])
+    def _words_from(self, elements: Sequence[Element], first: int, last: int) -> dict[int, list[int]]:
+        """Returns for each element the words of which at least half of the tokens come from words inside of it."""
+        begins = [element.begin for element in elements]
+        found: dict[int, list[int]] = {id(element): [] for element in elements}
+        for word in range(first, last) if elements else ():
+            near = [(elements[max(0, bisect.bisect(begins, place) - 1)], place) for place in self.origins[word]]
+            inside = Counter(id(element) for element, place in near if element.begin <= place < element.end)
+            for element, count in inside.items():
+                if 2 * count >= len(near):
+                    found[element].append(word)
+        return found
 
-    def _longest_run(self, chosen: Sequence[int], free: Sequence[int]) -> list[int]:
+    def _longest_run(self, chosen: Sequence[int], free: Set[int]) -> list[int]:
         """Returns the longest run of chosen words; words without an origin may be between them."""
         runs: list[list[int]] = []
         for i in chosen:
@@ -113,7 +124,7 @@ class _Placement:
                 runs.append([i])
         return max(runs, key=len, default=[])
 
-    def _with_signs(self, chosen: list[int], child: Element, free: Sequence[int]) -> list[int]:
+    def _with_signs(self, chosen: list[int], child: Element, free: Set[int]) -> list[int]:
         """Returns the words with the punctuation beside them, where the child begins or ends with punctuation, too."""
         source = self.text[child.begin : child.end].strip()
         sides = ((source[0], chosen[0] - 1), (source[-1], chosen[-1] + 1))

@@ -104,7 +104,8 @@ def test_client_that_goes_away_ends_the_division_of_its_texts(engine, monkeypatc
     monkeypatch.setattr(translations, "LARGE", 3)
     with serving_with(engine) as url:
         connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PROMPTLY)
-        connection.request("POST", "/translate?q=one%0Atwo%0Athree&source=en&target=fr")
+        content = '{"q": ["one", "two", "three"], "source": "en", "target": "fr"}'
+        connection.request("POST", "/translate", content, JSON)
         until(lambda: divided)
         assert request(url, "/livez")[0] == 200
         connection.close()

@@ -3,6 +3,7 @@
 import html
 import html.parser
 import re
+import time
 from collections import Counter
 
 import pytest
@@ -135,6 +136,20 @@ def test_deep_pages_are_refused_in_a_sentence():
     assert HtmlText("<b>" * 199 + "one").texts == ["one"]
     with pytest.raises(UserError, match="nested more than 200 levels deep"):
         HtmlText("<b>" * 5000 + "one")
+
+
+@pytest.mark.parametrize(("unit", "around"), [("<b>one</b> ", ""), ("<b>a</b> ", "<i>" * 150)])
+def test_pages_take_linear_time(unit, around):
+    """Ten times the elements take at most 15 times as long, also in other elements."""
+
+    def seconds(count):
+        page = HtmlText(around + unit * count)
+        translations = [in_capitals(text) for text in page.texts]
+        started = time.thread_time()
+        page.rendered(translations)
+        return time.thread_time() - started
+
+    assert any(seconds(1000) < 15 * seconds(100) for _ in range(10))
 
 
 def test_pages_are_translated_by_the_command(trained, run, tmp_path):

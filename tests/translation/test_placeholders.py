@@ -125,7 +125,7 @@ def test_words_are_aligned_around_what_stays(translator):
 
 
 def paragraph(line, draw):
-    """Returns a line as HTML, with tags around some of its words, and things with an element of their own."""
+    """Returns a line as HTML, with tags around some of its words."""
     return "<p>" + " ".join(f"<b>{word}</b>" if draw.random() < 0.3 else word for word in line.split(" ")) + "</p>"
 
 
