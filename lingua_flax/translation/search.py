@@ -142,10 +142,9 @@ class IndependentRows(NamedTuple):
         batch, rows, room = progress.tokens.shape
         own_rows = jnp.broadcast_to(jnp.arange(rows)[None, :, None], (batch, rows, room))
         logits, state = self.step(progress.last, progress.positions, progress.slot, own_rows, progress.state)
-        allowed = _mask_forbidden(logits, progress.positions, progress.constraints, self.end_token)
-        token = jnp.where(progress.ended, 0, self._choose(allowed, progress))
+        token, gained = (self._likeliest if self.sampling is None else self._drawn)(logits, progress)
+        token = jnp.where(progress.ended, 0, token)
         tokens = _written(progress.tokens, token, progress.slot)
-        gained = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(logits, axis=-1)
         return progress._replace(
             step=progress.step + 1,
             last=token,
@@ -165,16 +164,31 @@ class IndependentRows(NamedTuple):
         scores, order = jax.lax.top_k(progress.scores / length_penalty(lengths, self.alpha), lengths.shape[1])
         return Hypotheses(_take_rows(progress.from_begin(progress.tokens), order), scores)
 
-    def _choose(self, logits: Float[Array, "B K V"], progress: Progress) -> Int[Array, "B K"]:
-        if self.sampling is None:
-            return jnp.argmax(logits, axis=-1)
+    def _likeliest(
+        self, logits: Float[Array, "B 1 V"], progress: Progress
+    ) -> tuple[Int[Array, "B 1"], Float[Array, "B 1"]]:
+        """Returns the likeliest tokens and their log-probabilities; XLA's argmax is slower than the logits."""
+        nothing = jnp.zeros(logits.shape[:2], jnp.float32)
+        scores, _, tokens = _best_continuations(
+            nothing, logits, progress.positions, progress.constraints, count=1, end=self.end_token
+        )
+        return tokens, scores
+
+    def _drawn(
+        self, logits: Float[Array, "B K V"], progress: Progress
+    ) -> tuple[Int[Array, "B K"], Float[Array, "B K"]]:
+        """Returns samples and their log-probabilities."""
+        assert self.sampling
 
         def noise(key: jax.Array, position: jax.Array) -> jax.Array:
             return jax.random.gumbel(jax.random.fold_in(key, position), logits.shape[-1:])
 
-        kept = _keep_likeliest(logits / self.sampling.temperature, self.sampling.top_k, self.sampling.top_p)
+        allowed = _mask_forbidden(logits, progress.positions, progress.constraints, self.end_token)
+        kept = _keep_likeliest(allowed / self.sampling.temperature, self.sampling.top_k, self.sampling.top_p)
         keys = jax.random.wrap_key_data(progress.keys)
-        return jnp.argmax(kept + jax.vmap(jax.vmap(noise, (0, None)))(keys, progress.positions), axis=-1)
+        tokens = jnp.argmax(kept + jax.vmap(jax.vmap(noise, (0, None)))(keys, progress.positions), axis=-1)
+        chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
+        return tokens, chosen - jax.nn.logsumexp(logits, axis=-1)
 
 
 class BeamSearch(NamedTuple):
