@@ -163,7 +163,7 @@ def load(options: ServeCommand, server: Server) -> Engine:
     server.report("compiling the first program")
     # On a CPU, parts of a batch are faster side by side than the whole, and one more than cores keeps these busy
     # between batches: with 64 clients on two cores, 3 of 24 sentences gave 640 to 685 lines/s, 2 of 32 gave 600.
-    workers = programs + 1 if programs > 1 else 1
+    workers = programs
     rows = decoding.batch_size or min(first.batch_size, 8 * math.ceil(first.batch_size / workers / 8))
     step_seconds = server.metrics.step_seconds
     searcher = ContinuousSearch(
