@@ -41,6 +41,11 @@ class EncodedSource(NamedTuple):
     caches: list[KVCache]
     mask: Bool[Array, "B 1 1 S"]  # True for the source positions that may be attended to
 
+    def padded_to(self, length: int) -> EncodedSource:
+        """Returns the source with more positions, to which nothing attends."""
+        mask = jnp.pad(self.mask, ((0, 0), (0, 0), (0, 0), (0, length - self.mask.shape[3])))
+        return EncodedSource([cache.padded_to(length) for cache in self.caches], mask)
+
 
 class Transformer(nnx.Module):
     """The network from token ids to logits, which builds all attention masks itself, so that no caller can omit one.

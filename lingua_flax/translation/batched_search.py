@@ -33,11 +33,12 @@ def search_parts(
     Raises RunError if the network computes NaN or infinity.
     """
     rows, batches = _batches(network, parts, options)
+    tail_length = _tail_length(network, batches)
 
     def search(batch: tuple[list[int], int]) -> list[tuple[Hypothesis, ...]]:
         group, length = batch
         own = [parts[i] for i in group]
-        return RunningBatch(network, options, own, rows, length, shrinks=not network.pads_to_longest).finish()
+        return RunningBatch(network, options, own, rows, length, tail_length=tail_length).finish()
 
     found: dict[int, tuple[Hypothesis, ...]] = {}
     num_threads = min(len(batches), num_concurrent_programs(network.mesh))  # a thread takes 1 ms to start
@@ -50,11 +51,11 @@ def search_parts(
 def compile_search(network: TrainedNetwork, parts: Sequence[Part], options: DecodingOptions) -> None:
     """Compiles the programs that begin the search of these parts, concurrently; does not run them."""
     rows, batches = _batches(network, parts, options)
-    shrinks = not network.pads_to_longest
+    tail_length = _tail_length(network, batches)
     lengths = sorted({length for _, length in batches})
     nothing = [Part(Protected(""), [])]
     compile_concurrently(
-        *(RunningBatch(network, options, nothing, rows, length, shrinks=shrinks).compile for length in lengths)
+        *(RunningBatch(network, options, nothing, rows, length, tail_length=tail_length).compile for length in lengths)
     )
 
 
@@ -81,3 +82,8 @@ def _batches(
     full = options.batch_size or default_batch_size(network, max(lengths, default=1), width)
     rows = min([size for size in SMALL_BATCH_SIZES if len(parts) <= size < full], default=full)
     return rows, list(length_batches(lengths, rows, network.max_length, same_length=network.pads_to_longest))
+
+
+def _tail_length(network: TrainedNetwork, batches: Sequence[tuple[list[int], int]]) -> int | None:
+    """Returns the length of the smaller batches in which the last sentences of batches continue, if they do."""
+    return None if network.pads_to_longest else max((length for _, length in batches), default=None)

@@ -126,12 +126,15 @@ def join(
     return joined._replace(step=progress.step, state=list(zip(joined.state, caches, strict=True)))
 
 
-@functools.partial(jax.jit, static_argnames="room")
-def take(progress: search.Progress, rows: jax.Array, *, room: int) -> search.Progress:
-    """Returns rows of a batch that all began together, with room for so many positions, at least as many as before."""
+@functools.partial(jax.jit, static_argnames=("room", "source_length"))
+def take(progress: search.Progress, rows: jax.Array, *, room: int, source_length: int) -> search.Progress:
+    """Returns rows of a batch that all began together, padded to more positions and to a greater source length."""
     progress = jax.tree.map(lambda leaf: leaf[rows] if leaf.ndim else leaf, progress)
     width = progress.tokens.shape[1]
-    states = [(source, [cache.padded_to(room * width) for cache in caches]) for source, caches in progress.state]
+    states = [
+        (source.padded_to(source_length), [cache.padded_to(room * width) for cache in caches])
+        for source, caches in progress.state
+    ]
     return progress._replace(state=states).with_room(room)
 
 

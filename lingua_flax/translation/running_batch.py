@@ -36,18 +36,19 @@ class RunningBatch:
         rows: int,
         length: int,
         *,
-        shrinks: bool = False,
+        tail_length: int | None = None,
         is_recorded: bool = False,
     ):
         """Prepares a batch of parts; `rows` is rounded up to a multiple of the number of row shards.
 
-        Of a batch that `shrinks`, the last sentences continue in smaller ones: less to compute, more to compile.
+        With a `tail_length`, at least `length`, the last sentences continue in smaller batches, all padded to that
+        length, so that batches of several lengths have the same programs for them: less to compute, more to compile.
         """
-        self._network, self._options, self._length = network, options, length
-        self._sizes = [size for size in (rows * 3 // 8, rows * 3 // 32) if size > 1 and shrinks]
+        self._network, self._options, self._length, self._tail_length = network, options, length, tail_length or length
+        self._sizes = [size for size in (rows * 3 // 8, rows * 3 // 32) if size > 1 and tail_length]
         self._request = self._on_devices(parts, rows)
         prefix_length = self._request.prefixes.shape[1]
-        self._max_room = decoding.length_limit(length, prefix_length, options, network.max_length)
+        self._max_room = decoding.length_limit(self._tail_length, prefix_length, options, network.max_length)
         self._how = self._decoding(parts, is_recorded=is_recorded)
         self._sentences = np.arange(len(self._request.source))
         self._is_active = self._sentences < len(parts)
@@ -134,7 +135,8 @@ class RunningBatch:
         """Continues with so many sentences, those that are active first, and with room for the longest translation."""
         rows = np.argsort(~self._is_active, kind="stable")[:size]
         self._sentences, self._is_active = self._sentences[rows], self._is_active[rows]
-        self.progress = _run(decoding.take, self.progress, rows, room=self._max_room)
+        room, source_length = self._max_room, self._tail_length
+        self.progress = _run(decoding.take, self.progress, rows, room=room, source_length=source_length)
 
     def _start_arguments(self, max_steps: int, enough: int) -> tuple[Any, ...]:
         return self._network.networks, self._request, self._how, np.int32(max_steps), np.int32(enough)
