@@ -35,8 +35,7 @@ TRACER = Path(__file__).resolve()
 ROOT = TRACER.parent.parent
 STEP = "train_step"
 ENDS = {"train.py": (STEP, 3), "translate.py": (".*", 1)}  # the name of the program, a pattern, and which of its calls
-# With the padding of tiny.toml, a thread would compile the programs of the validation while the step is traced.
-TRAINING = ["--training.num-steps", "3", "--training.tokens-per-batch", "256", "--devices.padding", "auto"]
+TRAINING = ["--training.num-steps", "3", "--training.tokens-per-batch", "256"]
 SENTENCE = "I swam across the river to get to the other bank.\n"
 
 

@@ -129,7 +129,7 @@ def load(options: ServeCommand, server: Server) -> Engine:
     from lingua_flax.serving.continuous_search import ContinuousSearch, shapes
     from lingua_flax.serving.engine import Engine
     from lingua_flax.serving.inspector import inspected
-    from lingua_flax.translation.parallel import num_concurrent_programs
+    from lingua_flax.translation.batched_search import num_concurrent_programs
     from lingua_flax.translation.translator import Translator
 
     checkpoints = Workdir(options.workdir).checkpoints

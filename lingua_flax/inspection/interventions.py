@@ -16,10 +16,10 @@ from lingua_flax.inspection.recorded_search import Candidate, recorded_search
 from lingua_flax.model.parameters import params_by_name, replace_params
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from lingua_flax.translation.batched_search import RunningBatch
 from lingua_flax.translation.decoding import length_limit
 from lingua_flax.translation.hypotheses import Hypothesis, Translation
 from lingua_flax.translation.requests import Part
-from lingua_flax.translation.running_batch import RunningBatch
 from lingua_flax.translation.search import Progress
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.words import group_pieces

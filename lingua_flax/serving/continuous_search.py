@@ -11,9 +11,9 @@ from typing import NamedTuple
 from lingua_flax.data.batch import bucket_lengths
 from lingua_flax.data.placeholders import Protected
 from lingua_flax.options.schema import DecodingOptions
+from lingua_flax.translation.batched_search import RunningBatch
 from lingua_flax.translation.hypotheses import Hypothesis
 from lingua_flax.translation.requests import Part
-from lingua_flax.translation.running_batch import RunningBatch
 from lingua_flax.translation.translator import Translator
 
 STEPS = 8  # that are searched between which sentences join and leave

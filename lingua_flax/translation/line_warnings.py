@@ -24,11 +24,13 @@ def warn_before_search(
         if count := sum(part.is_cut for part in own):
             limit = f"more than {longest - 1} tokens, which the model takes at a time"
             log.warning("line %d has a sentence of %s: cut into %d parts", line, limit, count)
-    _warn(NOT_TRANSLATED, {part.line for part in parts if part.is_unknown})
+    if unknown := {part.line for part in parts if part.is_unknown}:
+        _warn(NOT_TRANSLATED, unknown)
     begun = {
-        line for line, (own, text) in enumerate(zip(divided, prefixes, strict=False), first) if own[0].text and text
+        line for line, (own, text) in enumerate(zip(divided, prefixes, strict=False), first) if text and own[0].text
     }
-    _warn(PREFIX_UNUSED, begun - {part.line for part in parts if not part.is_kept})
+    if unused := begun - {part.line for part in parts if not part.is_kept}:
+        _warn(PREFIX_UNUSED, unused)
 
 
 def warn_after_search(

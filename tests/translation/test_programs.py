@@ -17,8 +17,7 @@ from lingua_flax.devices.compilation import compiled_program
 from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.options.schema import ComputeConfig, MeshConfig
 from lingua_flax.training.validation import ValidationSet, validate
-from lingua_flax.translation.batched_search import default_batch_size
-from lingua_flax.translation.parallel import map_concurrently, num_concurrent_programs
+from lingua_flax.translation.batched_search import default_batch_size, map_concurrently, num_concurrent_programs
 from lingua_flax.translation.translator import Translator
 from tests.conftest import HUNG_AFTER
 from tests.helpers.commands import succeed
