@@ -20,7 +20,7 @@ from lingua_flax.translation.batched_search import RunningBatch
 from lingua_flax.translation.decoding import length_limit
 from lingua_flax.translation.hypotheses import Hypothesis, Translation
 from lingua_flax.translation.requests import Part
-from lingua_flax.translation.search import Progress
+from lingua_flax.translation.search import SearchState
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.words import group_pieces
 
@@ -140,9 +140,10 @@ def inspect(
     batch = RunningBatch(changed, options, [part], 1, padded, is_recorded=record_beam)
     found: dict[int, tuple[Hypothesis, ...]] = {}
 
-    def after_each_step() -> Iterator[Progress]:
+    def after_each_step() -> Iterator[SearchState]:
         while batch.num_active:
             found.update(batch.advance(max_steps=1))
+            assert batch.progress
             yield batch.progress
 
     beam = None

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from lingua_flax.translation.search import IMPOSSIBLE, Progress, length_penalty
+from lingua_flax.translation.search import IMPOSSIBLE, SearchState, length_penalty
 
 Outcome = Literal["kept", "finished", "dropped"]  # finished: an end token among the K best
 
@@ -24,7 +24,7 @@ class Candidate(NamedTuple):
 
 
 def recorded_search(
-    after_each_step: Iterable[Progress], *, end_token: int, alpha: float = 0.0
+    after_each_step: Iterable[SearchState], *, end_token: int, alpha: float = 0.0
 ) -> list[list[Candidate]]:
     """Returns the candidates of each step of a beam search, at most 2 K, given the progress of a single sentence.
 

@@ -138,7 +138,7 @@ class RunningBatch:
         self._sentences = np.arange(len(self._request.source))
         self._is_active = self._sentences < len(parts)
         self._parts = list(parts)
-        self.progress: search.Progress | None = None
+        self.progress: search.SearchState | None = None
         self.steps = 0  # positions that have been searched
 
     @property

@@ -76,7 +76,7 @@ class Decoding:
 class Searched(NamedTuple):
     """How far a batch has come, which sentences are done, and the hypotheses, as many as there are beams or samples."""
 
-    progress: search.Progress
+    progress: search.SearchState
     is_done: jax.Array  # [B]
     hypotheses: search.Hypotheses
 
@@ -94,7 +94,7 @@ def start(
 @functools.partial(jax.jit, donate_argnames="progress")
 def go_on(
     networks: Sequence[Network],
-    progress: search.Progress,
+    progress: search.SearchState,
     how: Decoding,
     active: jax.Array,
     max_steps: Any,
@@ -106,8 +106,8 @@ def go_on(
 
 @functools.partial(jax.jit, donate_argnames="progress")
 def join(
-    networks: Sequence[Network], progress: search.Progress, request: DecodingRequest, rows: jax.Array, how: Decoding
-) -> search.Progress:
+    networks: Sequence[Network], progress: search.SearchState, request: DecodingRequest, rows: jax.Array, how: Decoding
+) -> search.SearchState:
     """Puts the sentences of a request into rows of a batch, those with a number that no row has into none.
 
     What the caches hold of the sentences before them is not visible to the new ones, so it stays.
@@ -116,7 +116,7 @@ def join(
     def put(old: jax.Array, new: jax.Array) -> jax.Array:
         return old.at[rows].set(new, mode="drop")
 
-    def of_sentences(progress: search.Progress) -> search.Progress:
+    def of_sentences(progress: search.SearchState) -> search.SearchState:
         return progress._replace(step=None, state=[source for source, _ in progress.state])  # type: ignore[arg-type]
 
     new = _begun(_merged(networks), request, how)
@@ -127,7 +127,7 @@ def join(
 
 
 @functools.partial(jax.jit, static_argnames=("room", "source_length"))
-def take(progress: search.Progress, rows: jax.Array, *, room: int, source_length: int) -> search.Progress:
+def take(progress: search.SearchState, rows: jax.Array, *, room: int, source_length: int) -> search.SearchState:
     """Returns rows of a batch that all began together, padded to more positions and to a greater source length."""
     progress = jax.tree.map(lambda leaf: leaf[rows] if leaf.ndim else leaf, progress)
     width = progress.tokens.shape[1]
@@ -138,7 +138,7 @@ def take(progress: search.Progress, rows: jax.Array, *, room: int, source_length
     return progress._replace(state=states).with_room(room)
 
 
-def _begun(models: Sequence[Transformer], request: DecodingRequest, how: Decoding) -> search.Progress:
+def _begun(models: Sequence[Transformer], request: DecodingRequest, how: Decoding) -> search.SearchState:
     source, visible, *constraints, numbers = map(jnp.asarray, request)
     width, room = how.program.width, how.program.room
     # Without the barrier, XLA transposes the keys of the source anew at every position.
@@ -149,7 +149,7 @@ def _begun(models: Sequence[Transformer], request: DecodingRequest, how: Decodin
 
 def _searched(
     models: Sequence[Transformer],
-    progress: search.Progress,
+    progress: search.SearchState,
     how: Decoding,
     active: jax.Array,
     max_steps: Any,

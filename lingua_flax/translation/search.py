@@ -56,7 +56,7 @@ class Continuations(NamedTuple):
     tokens: Int[Array, "B C"]
 
 
-class Progress(NamedTuple):
+class SearchState(NamedTuple):
     """How far the search of a batch has come."""
 
     step: Int[Array, ""]
@@ -66,11 +66,13 @@ class Progress(NamedTuple):
     tokens: Int[Array, "B K R"]  # by slot
     scores: Float[Array, "B K"]  # log-probabilities
     state: Any
-    keys: UInt32[Array, "B K 2"] | None = None  # of samples
-    ended: Bool[Array, "B K"] | None = None  # of hypotheses that stay in their rows
-    finished: Hypotheses | None = None  # of beam search, by slot, like the rest
-    beam_history: Int[Array, "B K R"] | None = None
-    considered: Continuations | None = None  # at the last step
+    # Of hypotheses that stay in their rows:
+    ended: Any = None  # Bool[Array, "B K"]
+    keys: Any = None  # of samples, UInt32[Array, "B K 2"]
+    # Of beam search:
+    finished: Any = None  # Hypotheses, by slot
+    beam_history: Any = None  # Int[Array, "B K R"]
+    considered: Any = None  # Continuations at the last step
 
     @property
     def room(self) -> int:
@@ -87,7 +89,7 @@ class Progress(NamedTuple):
         """Where this step is written."""
         return self.step % self.room
 
-    def with_room(self, room: int) -> "Progress":
+    def with_room(self, room: int) -> "SearchState":
         """Returns the progress with room for more positions, if no slot was used twice, but for that in the state."""
         new = ((0, 0), (0, 0), (0, room - self.room))
         tokens = jnp.pad(self.tokens, new)
@@ -132,12 +134,12 @@ class IndependentRows(NamedTuple):
 
     def begin(
         self, constraints: Constraints, state: Any, room: int, keys: UInt32[Array, "B K 2"] | None = None
-    ) -> Progress:
+    ) -> SearchState:
         """Returns the progress before the first position."""
         progress = _begun(constraints, state, self.rows, room, self.start_token)
         return progress._replace(ended=jnp.zeros(progress.last.shape, bool), keys=keys)
 
-    def next(self, progress: Progress) -> Progress:
+    def next(self, progress: SearchState) -> SearchState:
         """Searches one position of each sentence."""
         batch, rows, room = progress.tokens.shape
         own_rows = jnp.broadcast_to(jnp.arange(rows)[None, :, None], (batch, rows, room))
@@ -154,18 +156,18 @@ class IndependentRows(NamedTuple):
             state=state,
         )
 
-    def done(self, progress: Progress) -> Bool[Array, "B"]:
+    def done(self, progress: SearchState) -> Bool[Array, "B"]:
         """Returns which sentences have ended."""
         return jnp.all(progress.ended, axis=1)
 
-    def result(self, progress: Progress) -> Hypotheses:
+    def result(self, progress: SearchState) -> Hypotheses:
         """Returns the hypotheses, best first."""
         lengths = jnp.sum(progress.tokens != 0, axis=-1)
         scores, order = jax.lax.top_k(progress.scores / length_penalty(lengths, self.alpha), lengths.shape[1])
         return Hypotheses(_take_rows(progress.from_begin(progress.tokens), order), scores)
 
     def _likeliest(
-        self, logits: Float[Array, "B 1 V"], progress: Progress
+        self, logits: Float[Array, "B 1 V"], progress: SearchState
     ) -> tuple[Int[Array, "B 1"], Float[Array, "B 1"]]:
         """Returns the likeliest tokens and their log-probabilities; XLA's argmax is slower than the logits."""
         nothing = jnp.zeros(logits.shape[:2], jnp.float32)
@@ -175,7 +177,7 @@ class IndependentRows(NamedTuple):
         return tokens, scores
 
     def _drawn(
-        self, logits: Float[Array, "B K V"], progress: Progress
+        self, logits: Float[Array, "B K V"], progress: SearchState
     ) -> tuple[Int[Array, "B K"], Float[Array, "B K"]]:
         """Returns samples and their log-probabilities."""
         assert self.sampling
@@ -206,7 +208,7 @@ class BeamSearch(NamedTuple):
     end_token: int
     alpha: float | Float[Array, ""] = 0.0  # of the length penalty, not negative
 
-    def begin(self, constraints: Constraints, state: Any, room: int, keys: None = None) -> Progress:
+    def begin(self, constraints: Constraints, state: Any, room: int, keys: Any = None) -> SearchState:
         """Returns the progress before the first position."""
         progress = _begun(constraints, state, self.beams, room, self.start_token)
         none = jnp.full_like(progress.scores, IMPOSSIBLE)
@@ -218,7 +220,7 @@ class BeamSearch(NamedTuple):
             considered=Continuations(nothing.astype(jnp.float32), nothing, nothing),
         )
 
-    def next(self, beam: Progress) -> Progress:
+    def next(self, beam: SearchState) -> SearchState:
         """Searches one position of each sentence."""
         own_rows = jnp.broadcast_to(jnp.arange(self.beams), beam.last.shape)
         beam_history = _written(beam.beam_history, own_rows, beam.slot)
@@ -248,7 +250,7 @@ class BeamSearch(NamedTuple):
             state=state,
         )
 
-    def done(self, beam: Progress) -> Bool[Array, "B"]:
+    def done(self, beam: SearchState) -> Bool[Array, "B"]:
         """Returns which sentences have the hypotheses that are needed.
 
         No hypothesis that is still to finish can score more than the best log-probability in the beam, which can only
@@ -262,7 +264,7 @@ class BeamSearch(NamedTuple):
         nothing_alive = beam.scores[:, 0] < IMPOSSIBLE / 2
         return nothing_better | nothing_alive | (beam.positions >= limits)
 
-    def result(self, beam: Progress) -> Hypotheses:
+    def result(self, beam: SearchState) -> Hypotheses:
         """Returns the hypotheses that have finished."""
         return Hypotheses(beam.from_begin(beam.finished.tokens), beam.finished.scores)
 
@@ -270,11 +272,13 @@ class BeamSearch(NamedTuple):
 Search = IndependentRows | BeamSearch
 
 
-def advance(search: Search, progress: Progress, active: Bool[Array, "B"], max_steps: Any, enough: Any) -> Progress:
+def advance(
+    search: Search, progress: SearchState, active: Bool[Array, "B"], max_steps: Any, enough: Any
+) -> SearchState:
     """Searches up to `max_steps` positions, until all but `enough` active sentences are done or one needs more room."""
     last_step = progress.step + max_steps
 
-    def should_continue(progress: Progress) -> jax.Array:
+    def should_continue(progress: SearchState) -> jax.Array:
         is_open = active & ~search.done(progress)
         has_room = jnp.all(~is_open | (progress.positions < progress.room))
         return (jnp.sum(is_open) > enough) & (progress.step < last_step) & has_room
@@ -282,9 +286,9 @@ def advance(search: Search, progress: Progress, active: Bool[Array, "B"], max_st
     return jax.lax.while_loop(should_continue, search.next, progress)
 
 
-def _begun(constraints: Constraints, state: Any, rows: int, room: int, start_token: int) -> Progress:
+def _begun(constraints: Constraints, state: Any, rows: int, room: int, start_token: int) -> SearchState:
     batch = len(constraints.max_lengths)
-    return Progress(
+    return SearchState(
         step=jnp.int32(0),
         begun=jnp.zeros(batch, jnp.int32),
         constraints=constraints,

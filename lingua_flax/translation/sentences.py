@@ -81,13 +81,18 @@ def split_sentences(text: str, language: str) -> list[str]:
 
 
 def _ends(text: str, code: str) -> Iterator[int]:
-    """Yields where sentencex ends a sentence, window by window; each begins where the last sentence began."""
+    """Yields where sentencex ends a sentence, window by window; each begins where the last sentence began.
+
+    Of a window, only the first half is certain: what begins in the second one may be a quotation that ends behind it.
+    """
     begin = 0
     while begin < len(text):
         window = text[begin : begin + WINDOW]
-        *ends, last = itertools.accumulate(map(len, sentencex.segment(code, window)), initial=begin)
-        yield from ends[1:]
-        begin = last if len(ends) == 1 or last == len(text) else ends[-1]
+        *ends, last = list(itertools.accumulate(map(len, sentencex.segment(code, window)), initial=begin))[1:]
+        if last < len(text):
+            ends = [end for end in ends if end - begin <= WINDOW // 2] or ends[:1]
+        yield from ends
+        begin = ends[-1] if ends and last < len(text) else last
 
 
 def _matches(rules: dict[str, list[Rule]], code: str, text: str, place: int) -> bool:

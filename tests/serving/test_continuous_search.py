@@ -7,7 +7,6 @@ from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.serving.continuous_search import STEPS, ContinuousSearch, Shape, shapes
 from lingua_flax.translation.batched_search import search_parts
 from lingua_flax.translation.line_splitting import divide_text
-from lingua_flax.translation.requests import Part
 from tests.helpers.translation import decisive_translator
 
 LINES = ["the cat eats", "a dog sleeps", "milk", "seven geese", "he walked"] * 12
@@ -28,7 +27,7 @@ def test_sentences_join_and_are_found_as_long_as_somebody_waits_for_them(beams):
     for rows in (5, 1):
         search.compile(Shape(rows, 20))
     expected = search_parts(translator, parts, options)
-    waiting: list[Part] = []
+    waiting = []
 
     def more(count, longest, at_least):
         taken = waiting[:count] if len(waiting) >= at_least else []

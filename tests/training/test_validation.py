@@ -67,7 +67,7 @@ def test_bleu_ranks_checkpoints_only_where_it_tells_them_apart(translator, monke
         (["a b c d", *["u v w x y z 1 2 3"] * 19], False),
     ):
         translations = [SimpleNamespace(text=line) for line in lines]
-        monkeypatch.setattr(Translator, "translate", lambda *_, result=translations, **__: result)
+        monkeypatch.setattr(Translator, "translate_sentences", lambda *_, result=translations, **__: result)
         result = validate(translator, pairs)
         assert result.bleu == pytest.approx(sacrebleu.corpus_bleu(lines, [references]).score)
         assert result.ranking_bleu == (result.bleu if ranks else None)
