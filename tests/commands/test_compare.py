@@ -145,6 +145,7 @@ def test_translations_are_not_kept_in_a_read_only_workdir(caplog):
 def test_different_lines_and_languages_are_refused(compared, runs, toy, succeed, refused, tmp_path):
     """The languages not even on the same lines, of which one network knows neither language."""
     other, swapped = (shutil.copytree(runs / "b1", tmp_path / name) for name in ("b1", "swapped"))
+    succeed("compare", other, *BEAMS[:2])  # which keeps its translations
     lines = (toy.parent / "test.en").read_text(encoding="utf-8").replace("one", "two")
     (tmp_path / "test.en").write_text(lines, encoding="utf-8")
     replace_in_config(other, (str(toy.parent / "test.en"), str(tmp_path / "test.en")))
