@@ -11,7 +11,7 @@ from lingua_flax.data.glossary import Glossary
 from lingua_flax.serving.batcher import Batcher
 from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.protocol import TranslateRequest
-from lingua_flax.translation.html_text import HtmlText, Translated
+from lingua_flax.translation.html_text import HtmlText
 from lingua_flax.translation.hypotheses import Translation
 from lingua_flax.translation.line_splitting import divide_text
 from lingua_flax.translation.requests import Part, Request, to_search
@@ -88,7 +88,7 @@ def _text(
 ) -> dict[str, Any]:
     """Returns what an answer says of a text."""
     if page:
-        ranked = [page.rendered(list(map(Translated, [own.text for own in lines], links)))]
+        ranked = [page.rendered(zip([own.text for own in lines], links, strict=True))]
     else:
         ranked = [_joined(lines, rank) for rank in range(count)]
     return {
