@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from lingua_flax.commands.from_python import evaluate, train
     from lingua_flax.options.schema import Config
     from lingua_flax.translation.html_text import translate_html
-    from lingua_flax.translation.translator import Hypothesis, Translation, Translator
+    from lingua_flax.translation.hypotheses import Hypothesis, Translation
+    from lingua_flax.translation.translator import Translator
 
 __all__ = ["Config", "Hypothesis", "RunError", "Translation", "Translator", "UserError"]
 __all__ += ["__version__", "evaluate", "train", "translate_html"]
 
 _MODULES = {"Config": "options.schema", "translate_html": "translation.html_text"}
 _MODULES |= dict.fromkeys(("evaluate", "train"), "commands.from_python")
-_MODULES |= dict.fromkeys(("Hypothesis", "Translation", "Translator"), "translation.translator")
+_MODULES |= dict.fromkeys(("Hypothesis", "Translation"), "translation.hypotheses")
+_MODULES["Translator"] = "translation.translator"
 
 
 def __getattr__(name: str) -> Any:
