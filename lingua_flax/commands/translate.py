@@ -23,7 +23,8 @@ from lingua_flax.options.command_line import Flag, Given, refuse
 
 if TYPE_CHECKING:
     from lingua_flax.data.tokenizer import Tokenizer
-    from lingua_flax.translation.translator import Hypothesis, Translation, Translator
+    from lingua_flax.translation.hypotheses import Hypothesis, Translation
+    from lingua_flax.translation.translator import Translator
 
 log = logging.getLogger(__name__)
 
