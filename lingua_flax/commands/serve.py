@@ -135,8 +135,8 @@ def load(options: ServeCommand, server: Server) -> Engine:
     checkpoints = Workdir(options.workdir).checkpoints
     if not saved_steps(checkpoints):
         server.report(f"waiting for the first checkpoint in {checkpoints}")
-        while not saved_steps(checkpoints):
-            time.sleep(CHECKPOINT_SECONDS)
+    while not saved_steps(checkpoints):
+        time.sleep(CHECKPOINT_SECONDS)
     server.report("loading the network")
     config = read_workdir_config(options.workdir)
     data, devices = config.data, config.devices.compute.model_copy(update={"platform": options.device})
@@ -161,10 +161,8 @@ def load(options: ServeCommand, server: Server) -> Engine:
         exported = load_ctranslate2(first, decoding, options.quantization, programs)
         return Engine(translators, exported, decoding, options, programs)
     server.report("compiling the first program")
-    # On a CPU, parts of a batch are faster side by side than the whole, and one more than cores keeps these busy
-    # between batches: with 64 clients on two cores, 3 of 24 sentences gave 640 to 685 lines/s, 2 of 32 gave 600.
-    workers = programs
-    rows = decoding.batch_size or min(first.batch_size, 8 * math.ceil(first.batch_size / workers / 8))
+    # On a CPU, parts of a batch are faster side by side than the whole.
+    rows = decoding.batch_size or min(first.batch_size, 8 * math.ceil(first.batch_size / programs / 8))
     step_seconds = server.metrics.step_seconds
     searcher = ContinuousSearch(
         first, decoding, rows, lambda steps, seconds: step_seconds.observe(seconds / max(1, steps))
@@ -172,7 +170,7 @@ def load(options: ServeCommand, server: Server) -> Engine:
     small, *others = shapes(rows, first.max_length)
     searcher.compile(small)
     threading.Thread(target=_compile, args=(searcher, others), daemon=True).start()
-    return Engine(translators, searcher, decoding, options, workers)
+    return Engine(translators, searcher, decoding, options, programs)
 
 
 def _compile(searcher: ContinuousSearch, shapes: Sequence[Shape]) -> None:

@@ -199,7 +199,6 @@ def _without_folders(message: str) -> str:
 
 
 async def _disconnected(request: Request) -> None:
-    """Waits until the client closes its connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

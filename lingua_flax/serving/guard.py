@@ -4,6 +4,7 @@ import time
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -73,16 +74,13 @@ class Guard:
         return parts.netloc == host or parts.hostname in self._allowed
 
     def _refusal(self, scope: Scope) -> JSONResponse | None:
-        hosts, origins = _values(scope, b"host"), _values(scope, b"origin")
+        headers = Headers(scope=scope)
+        hosts, origins = ([value.lower() for value in headers.getlist(name)] for name in ("host", "origin"))
         if len(hosts) != 1 or _name(hosts[0]) not in self._hosts:
             return _refused(403, "the request names another host than this server; allow it with --allowed-host")
         if scope["method"] not in ("GET", "HEAD") and not all(self._is_own(origin, hosts[0]) for origin in origins):
             return _refused(403, "requests from pages of other sites are refused")
         return None
-
-
-def _values(scope: Scope, name: bytes) -> list[str]:
-    return [value.decode("latin-1").lower() for key, value in scope["headers"] if key == name]
 
 
 def _name(host: str) -> str:

@@ -8,7 +8,6 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.inspection.interventions import Intervention, inspect
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.serving.protocol import InspectRequest
-from lingua_flax.translation.hypotheses import Hypothesis
 from lingua_flax.translation.line_splitting import divide_text
 from lingua_flax.translation.translator import Translator
 
@@ -24,11 +23,11 @@ def inspected(
     translators = load(str(item.checkpoint)) if item.checkpoint else translators
     translator = translators[item.target or next(iter(translators))]
     intervention = Intervention(tuple(item.prefix), tuple(item.masked), tuple(item.heads_off))
-    text, sentences = item.q.strip(), _sentences(item.q, translator, options, after_batch)
-    if sentences or item.sentence:
-        if item.sentence >= max(1, len(sentences)):
-            raise UserError(f"there is no sentence {item.sentence}: the text has {max(1, len(sentences))}")
-        text = sentences[item.sentence]["source"]
+    sentences = _sentences(item.q, translator, options, after_batch)
+    texts = [own["source"] for own in sentences] or [item.q.strip()]
+    if item.sentence >= len(texts):
+        raise UserError(f"there is no sentence {item.sentence}: the text has {len(texts)}")
+    text = texts[item.sentence]
     (parts,) = divide_text(dataclasses.replace(translator, one_sentence_per_line=True), [text])
     if all(part.is_kept for part in parts):
         translation = "".join(part.protected.untranslated + part.after for part in parts)
@@ -45,9 +44,9 @@ def _sentences(
     lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
     if len(lines) == 1 and len(divide_text(translator, lines)[0]) == 1:
         return []
-    sentences: list[tuple[str, Hypothesis]] = []
     translations = translator.translate(lines, options, warn=False, after_batch=after_batch)
-    for line, translation in zip(lines, translations, strict=True):
-        best = translation.hypotheses[0]
-        sentences += best.parts or [(line, best)]
-    return [{"source": source, "translation": own.text} for source, own in sentences]
+    return [
+        {"source": source, "translation": own.text}
+        for line in translations
+        for source, own in line.hypotheses[0].parts or [(line.source, line.hypotheses[0])]
+    ]

@@ -49,7 +49,10 @@ class Parameters(BaseModel):
         try:
             return cls.model_validate(await _values(request))
         except pydantic.ValidationError as error:
-            raise HTTPException(400, f"Invalid request: {_message(error)}") from error
+            first = error.errors()[0]
+            name = ".".join(map(str, first["loc"]))
+            message = f"missing {name} parameter" if first["type"] == "missing" else validation_message(error)
+            raise HTTPException(400, f"Invalid request: {message}") from error
 
     @classmethod
     def body(cls, sentence: str | None = None) -> dict[str, Any]:
@@ -61,24 +64,20 @@ class Parameters(BaseModel):
         return {"requestBody": {"required": True, "content": content}}
 
 
-class LibreTranslateParameters(Parameters):
-    """Those of LibreTranslate, where an empty value is as good as none."""
+class DetectRequest(Parameters):
+    """Texts whose language is to be detected."""
 
     content_types = ("application/json", "application/x-www-form-urlencoded")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_empty(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in values.items() if value not in (None, "", [])}
-
-
-class DetectRequest(LibreTranslateParameters):
-    """Texts whose language is to be detected."""
 
     q: Annotated[str | list[str], Field(examples=[SENTENCE])]
     """A text, or a list of texts."""
     api_key: SkipValidation[str] = ""
     """Accepted and ignored."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, values: Mapping[str, Any]) -> dict[str, Any]:  # which LibreTranslate takes for none
+        return {name: value for name, value in values.items() if value not in (None, "", [])}
 
     @field_validator("q", mode="before")
     @classmethod
@@ -158,13 +157,6 @@ class InspectRequest(Parameters):
     def check(self, limits: Limits) -> None:
         """Raises HTTPException if the text is longer than the server allows."""
         check_size(len(self.q), "characters", limits.characters)
-
-
-def _message(error: pydantic.ValidationError) -> str:
-    first = error.errors()[0]
-    if first["type"] == "missing":
-        return f"missing {'.'.join(map(str, first['loc']))} parameter"
-    return validation_message(error)
 
 
 async def _values(request: Request) -> dict[str, Any]:

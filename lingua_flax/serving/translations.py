@@ -1,7 +1,6 @@
 """Answers POST /translate: from the parameters of a request to the content of its answer."""
 
 import asyncio
-import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +10,10 @@ from lingua_flax.data.glossary import Glossary
 from lingua_flax.serving.batcher import Batcher
 from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.protocol import TranslateRequest
-from lingua_flax.translation.html_text import HtmlText, Translated
+from lingua_flax.translation.html_text import HtmlText
 from lingua_flax.translation.hypotheses import Translation
 from lingua_flax.translation.line_splitting import divide_text
-from lingua_flax.translation.requests import Part, Request, to_search
+from lingua_flax.translation.requests import Part, to_search
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.word_alignment import Link, moved, pharaoh, word_links
 
@@ -61,16 +60,14 @@ class Translations:
         self, texts: Sequence[Sequence[str]], size: int, translator: Translator, count: int
     ) -> list[Translation]:
         """Translates the lines of texts as `Translator.translate` does, but with the searches of other requests."""
-        request, lines, parts = translator.request(self._engine.options, count), list[str](), list[Part]()
+        request, divided = translator.request(self._engine.options, count), list[list[Part]]()
         for text in texts:  # one after another: the task may be cancelled in between
-            own = dataclasses.replace(request, first_line=len(lines) + 1)
-            parts += await self._compute(size, _divided, translator, own, text)
-            lines += text
+            divided += await self._compute(size, divide_text, translator, text)
+        parts = await self._compute(size, request.parts, divided)
         for is_admitted in (False, True):
-            searched = to_search(parts)
-            found = await self._batcher.search(searched, is_admitted=is_admitted)
+            found = await self._batcher.search(to_search(parts), is_admitted=is_admitted)
             parts = await self._compute(size, request.restored, parts, found)
-        return await self._compute(size, request.joined, lines, parts)
+        return await self._compute(size, request.joined, list(itertools.chain(*texts)), parts)
 
     async def _compute(self, size: int, function: Callable[..., Value], *arguments: Any) -> Value:
         """Calls a function, in a thread if that takes long for texts of this size."""
@@ -79,16 +76,11 @@ class Translations:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
 
-def _divided(translator: Translator, request: Request, lines: Sequence[str]) -> list[Part]:
-    return request.parts(divide_text(translator, lines))
-
-
 def _text(
     page: HtmlText | None, lines: Sequence[Translation], links: Sequence[Sequence[Link]], count: int
 ) -> dict[str, Any]:
-    """Returns what an answer says of a text."""
     if page:
-        ranked = [page.rendered(list(map(Translated, [own.text for own in lines], links)))]
+        ranked = [page.rendered(zip([own.text for own in lines], links, strict=True))]
     else:
         ranked = [_joined(lines, rank) for rank in range(count)]
     return {

@@ -8,8 +8,8 @@ attributes, except for those whose text is shown or read aloud.
 import html
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from lingua_flax.data.placeholders import PLACEHOLDERS, has_letters
 from lingua_flax.data.tokenizer import Characters
@@ -29,23 +29,22 @@ ATTRIBUTES = ("title", "alt", "placeholder", "aria-label")
 MAX_DEPTH = 200  # elements in each other; several functions here call themselves for each
 _DOCUMENT = re.compile(r"<(?:!doctype|html|head|body)\b", re.IGNORECASE)
 _SPACES = re.compile(r"[ \t\n\f\r]+")
-# Elements that may stand around words of a sentence.
-_INLINE = re.compile(
-    "a|abbr|acronym|b|bdi|bdo|big|button|cite|del|dfn|em|font|i|ins|label|mark|q|s|small|span|strike|strong|sub|sup|"
-    "time|tt|u"
+
+
+def _elements(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+# Those that may stand around words of a sentence.
+_INLINE = _elements(
+    "a abbr acronym b bdi bdo big button cite del dfn em font i ins label mark q s small span strike strong sub sup "
+    "time tt u"
 )
-# Elements whose content is not translated. Those that show something within a line count as words of the sentence.
-_WORDS = re.compile("audio|canvas|code|embed|img|input|kbd|math|meter|object|progress|samp|svg|var|video")
-_UNSEEN = re.compile("link|meta|noembed|noframes|script|style|template|wbr")
-_BLOCKS = re.compile("iframe|plaintext|pre|textarea|xmp")
-_WITHOUT_END = re.compile("area|base|br|col|embed|hr|img|input|link|meta|param|source|track|wbr")
-
-
-class Translated(NamedTuple):
-    """The translation of a text, and the links between them."""
-
-    text: str
-    links: Sequence[Link] = ()
+# Those whose content is not translated. Those that show something within a line count as words of the sentence.
+_WORDS = _elements("audio canvas code embed img input kbd math meter object progress samp svg var video")
+_UNSEEN = _elements("link meta noembed noframes script style template wbr")
+_OPAQUE = _WORDS | _UNSEEN | _elements("iframe plaintext pre textarea xmp")
+_WITHOUT_END = _elements("area base br col embed hr img input link meta param source track wbr")
 
 
 def translate_html(translator: Translator, text: str, options: DecodingOptions = DecodingOptions(), **how: Any) -> str:
@@ -56,8 +55,7 @@ def translate_html(translator: Translator, text: str, options: DecodingOptions =
     page = HtmlText(text)
     translations = translator.translate(page.texts, options, **how)
     links = align_translations(translator, translations, wanted=page.needs_links)
-    texts = [translation.text for translation in translations]
-    return page.rendered(list(map(Translated, texts, links)))
+    return page.rendered(zip([translation.text for translation in translations], links, strict=True))
 
 
 class _Run:
@@ -77,7 +75,7 @@ class _Run:
         if node.is_text_node:
             text = _SPACES.sub(" ", node.text_content or "")
             self.text += text.removeprefix(" ") if self.text.endswith(" ") else text
-        elif _is_opaque(node) and not _is(node, _UNSEEN) and (mark := next(self._free, "")):
+        elif _is_opaque(node) and node.tag not in _UNSEEN and (mark := next(self._free, "")):
             self.marks[mark] = node.html or ""
             self.text += mark
         elif not node.is_element_node or _is_opaque(node):
@@ -89,15 +87,15 @@ class _Run:
             element.end = len(self.text)
             parent.children.append(element)
 
-    def rendered(self, translated: Translated) -> str:
+    def rendered(self, translation: str, links: Sequence[Link]) -> str:
         """Returns the HTML of a translation of the text without the spaces around it."""
         start = len(self.text) - len(self.text.lstrip(" "))
-        marks = {mark: translated.text.find(mark) for mark in self.marks}
-        links = [moved(link, start, 0) for link in translated.links if link.target.begin not in marks.values()]
+        marks = {mark: translation.find(mark) for mark in self.marks}
+        links = [moved(link, start, 0) for link in links if link.target.begin not in marks.values()]
         for mark, place in marks.items():
             source = self.text.index(mark)
             links.append(Link(Characters(source, source + 1), Characters(place, place + 1)))
-        text = with_tags(self.text, self.top, translated.text, links)
+        text = with_tags(self.text, self.top, translation, links)
         for mark, content in self.marks.items():
             text = text.replace(mark, content)
         return self.text[:start] + text + self.text[len(self.text.rstrip(" ")) :]
@@ -114,59 +112,56 @@ class HtmlText:
         self._marks = "".join(mark for mark in PLACEHOLDERS if mark not in text)
         self._nodes = _parsed(text)
         self._inline: dict[int, bool] = {}  # whether a node is, looked up again for every level above it
-        runs: list[_Run] = []
-
-        def collect(run: _Run) -> str:
-            runs.append(run)
-            return ""
-
         _check_depth(self._nodes)
-        self._rendered(self._nodes, collect)
+        runs = [piece for piece in self._pieces(self._nodes) if isinstance(piece, _Run)]
         self._attributes = [own for node in self._nodes for own in _translated_attributes(node)]
         self.texts = [node.attributes[name] or "" for node, name in self._attributes]
         self.needs_links = [False for _ in self.texts] + [bool(run.top.children or run.marks) for run in runs]
         self.texts += [run.text.strip(" ") for run in runs]
 
-    def rendered(self, translations: Sequence[Translated]) -> str:
-        """Returns the HTML with a translation in the place of each of the texts."""
+    def rendered(self, translations: Iterable[tuple[str, Sequence[Link]]]) -> str:
+        """Returns the HTML with a translation in the place of each of the texts, given with its links."""
         results = iter(translations)
         for node, name in self._attributes:
-            node.attrs[name] = next(results).text
-        return self._rendered(self._nodes, lambda run: run.rendered(next(results)))
+            node.attrs[name], _ = next(results)
+        pieces = self._pieces(self._nodes)
+        return "".join(piece.rendered(*next(results)) if isinstance(piece, _Run) else piece for piece in pieces)
 
-    def _rendered(self, nodes: Iterable[LexborNode], render: Callable[[_Run], str]) -> str:
-        pieces = []
+    def _pieces(self, nodes: Iterable[LexborNode]) -> Iterator[str | _Run]:
+        """Yields what the HTML of the nodes consists of: runs to translate, and the rest."""
         for is_inline, group in itertools.groupby(nodes, self._is_inline):
-            own = list(group)
             if is_inline:
-                run = _Run(own, self._marks)
-                pieces.append(render(run) if has_letters(run.text) else "".join(node.html or "" for node in own))
+                run = _Run(own := list(group), self._marks)
+                yield run if has_letters(run.text) else "".join(node.html or "" for node in own)
                 continue
-            for node in own:
+            for node in group:
                 if _is_opaque(node) or not node.is_element_node:
-                    pieces.append(node.html or "")
+                    yield node.html or ""
                 else:
-                    end_tag = "" if _is(node, _WITHOUT_END) else f"</{node.tag}>"
-                    pieces.append(_start_tag(node) + self._rendered(_children(node), render) + end_tag)
-        return "".join(pieces)
+                    yield _start_tag(node)
+                    yield from self._pieces(_children(node))
+                    yield "" if node.tag in _WITHOUT_END else f"</{node.tag}>"
 
     def _is_inline(self, node: LexborNode) -> bool:
         if not node.is_element_node:
             return node.is_text_node or node.is_comment_node
         if _is_opaque(node):
-            return _is(node, _INLINE, _WORDS, _UNSEEN)
+            return node.tag in _INLINE | _WORDS | _UNSEEN
         if node.mem_id not in self._inline:
-            self._inline[node.mem_id] = _is(node, _INLINE) and all(map(self._is_inline, _children(node)))
+            self._inline[node.mem_id] = node.tag in _INLINE and all(map(self._is_inline, _children(node)))
         return self._inline[node.mem_id]
 
 
 def _parsed(text: str) -> list[LexborNode]:
     """Returns the top nodes of a document if it is one, otherwise of a fragment that may have parts of tables."""
     if _DOCUMENT.search(text):
-        return list(_siblings(LexborHTMLParser(text).root.parent.first_child))  # type: ignore[union-attr]
+        return list(_children(LexborHTMLParser(text).root.parent))  # type: ignore[union-attr,arg-type]
     # selectolax takes the HTML of the first node of a fragment for that of all nodes.
-    parsed = LexborHTMLParser(f"<!---->{text}", is_fragment=True, fragment_tag="template")
-    return list(_siblings(parsed.root))[1:]
+    node = LexborHTMLParser(f"<!---->{text}", is_fragment=True, fragment_tag="template").root
+    nodes = []
+    while node := node and node.next:
+        nodes.append(node)
+    return nodes
 
 
 def _check_depth(nodes: Iterable[LexborNode], levels: int = MAX_DEPTH) -> None:
@@ -176,23 +171,13 @@ def _check_depth(nodes: Iterable[LexborNode], levels: int = MAX_DEPTH) -> None:
         _check_depth(_children(node), levels - 1)
 
 
-def _siblings(node: LexborNode | None) -> Iterator[LexborNode]:
-    while node is not None:
-        yield node
-        node = node.next
-
-
 def _children(node: LexborNode) -> Iterator[LexborNode]:
-    return _siblings(node.first_child)
-
-
-def _is(node: LexborNode, *kinds: re.Pattern[str]) -> bool:
-    return any(kind.fullmatch(node.tag or "") for kind in kinds)
+    return node.iter(include_text=True)  # and comments
 
 
 def _is_opaque(node: LexborNode) -> bool:
     """Returns whether the content of an element is not translated."""
-    return node.is_element_node and (_is(node, _WORDS, _UNSEEN, _BLOCKS) or _is_not_to_be_translated(node))
+    return node.is_element_node and (node.tag in _OPAQUE or _is_not_to_be_translated(node))
 
 
 def _is_not_to_be_translated(node: LexborNode) -> bool:

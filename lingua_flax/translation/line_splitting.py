@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from lingua_flax.data.batch import cut
 from lingua_flax.data.placeholders import Protected
-from lingua_flax.data.tokenizer import MAX_UNKNOWN_SHARE, Tokenizer
+from lingua_flax.data.tokenizer import MAX_UNKNOWN_SHARE
 from lingua_flax.translation.loading import TrainedNetwork
 from lingua_flax.translation.requests import Part
 from lingua_flax.translation.sentences import language_code, split_sentences
@@ -22,31 +22,18 @@ def divide_text(network: TrainedNetwork, lines: Sequence[str]) -> list[list[Part
     What has no letters is kept as it is, and so is what consists mostly of characters that the network has never seen,
     unless it is to be translated nevertheless.
     """
-    one_sentence = network.one_sentence_per_line
-    divided = split_lines(lines, network.tokenizer, network.languages, network.max_length, one_sentence=one_sentence)
+    divided = split_lines(network, lines, one_sentence=network.one_sentence_per_line)
     return [[_looked_up(network, part) for part in parts] for parts in divided]
 
 
-def divide_sentences(network: TrainedNetwork, sentences: Sequence[str]) -> list[list[Part]]:
-    """Divides those sentences of a corpus that are too long; all are translated, whatever they consist of."""
-    return split_lines(sentences, network.tokenizer, network.languages, network.max_length, one_sentence=True)
-
-
-def split_lines(
-    lines: Sequence[str],
-    tokenizer: Tokenizer,
-    languages: tuple[str, str],
-    max_length: int,
-    *,
-    one_sentence: bool = False,
-) -> list[list[Part]]:
-    """Divides each line into parts of at most `max_length` tokens, end token included.
+def split_lines(network: TrainedNetwork, lines: Sequence[str], *, one_sentence: bool) -> list[list[Part]]:
+    """Divides each line into parts of at most `max_length` tokens, end token included, whatever they consist of.
 
     A network that was trained on sentences tends to omit some of several, so every sentence is a part, unless each
     line is `one_sentence`. A sentence that is too long is split in two at the space nearest its middle, and the halves
     likewise if necessary; a word without a space is split in its middle.
     """
-    source, target = languages
+    tokenizer, max_length, (source, target) = network.tokenizer, network.max_length, network.languages
 
     def encoded(text: Protected) -> list[int]:
         return tokenizer.encode_protected([text])[0]
@@ -111,7 +98,6 @@ def _halve_until_fits(text: Protected, fits: Callable[[Protected], bool]) -> lis
 
 
 def _looked_up(network: TrainedNetwork, part: Part) -> Part:
-    """Returns a part with what the network does not know of it."""
     tokenizer, text = network.tokenizer, part.protected
     is_unknown = not network.translate_unknown and tokenizer.unknown_share(text, part.source) > MAX_UNKNOWN_SHARE
     if is_unknown or not text.has_words_around_spans:

@@ -23,7 +23,7 @@ from lingua_flax.options.schema import ComputeConfig, DecodingOptions
 from lingua_flax.translation import decoding
 from lingua_flax.translation.batched_search import compile_search, search_parts
 from lingua_flax.translation.hypotheses import ScoredTranslation, Translation
-from lingua_flax.translation.line_splitting import divide_sentences, divide_text
+from lingua_flax.translation.line_splitting import divide_text, split_lines
 from lingua_flax.translation.line_warnings import warn_after_search, warn_before_search
 from lingua_flax.translation.loading import SCORING_BATCH_SIZE, TrainedNetwork, load_networks
 from lingua_flax.translation.requests import Part, Request, to_search
@@ -130,7 +130,7 @@ class Translator(TrainedNetwork):
         **overrides: Any,
     ) -> list[Translation]:
         """Translates sentences of a corpus, whatever they consist of, without looking up words; as `translate`."""
-        divided = divide_sentences(self, sentences)
+        divided = split_lines(self, sentences, one_sentence=True)
         request = self.request(options, 1, first_line, **overrides)
         return self._translated(sentences, divided, request, (), warn=warn, after_batch=after_batch)
 
@@ -159,21 +159,18 @@ class Translator(TrainedNetwork):
         parts = request.parts(divided, prefixes)
         if warn:
             warn_before_search(divided, parts, prefixes, request.first_line, self.max_length)
-        searched = to_search(parts)
-        after_batch(len(lines) - sum(part.part == 0 for part in searched))  # begun without a batch
-        found = search_parts(self, searched, request.options, after_batch)
-        parts = request.restored(parts, found)
-        around = to_search(parts)
-        found = search_parts(self, around, request.options, lambda _: after_batch(0))
-        parts = request.restored(parts, found)
+        after_batch(len(lines) - sum(part.part == 0 for part in to_search(parts)))  # begun without a batch
+        for report in (after_batch, lambda _: after_batch(0)):
+            searched = to_search(parts)
+            parts = request.restored(parts, search_parts(self, searched, request.options, report))
         translations = request.joined(lines, parts)
         if warn:
-            warn_after_search(translations, parts, around, request.first_line)
+            warn_after_search(translations, parts, searched, request.first_line)
         return translations
 
     def warm_up(self, lines: Sequence[str], options: DecodingOptions) -> None:
         """Compiles the programs that translate runs for lines that are sentences, concurrently; does not run them."""
-        parts = to_search(self.request(options).parts(divide_sentences(self, lines)))
+        parts = to_search(self.request(options).parts(split_lines(self, lines, one_sentence=True)))
         compile_search(self, parts, options)
 
     def score(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lingua_flax.commands.translate import TranslateCommand
 from lingua_flax.data.tokenizer import Characters
 from lingua_flax.host.errors import UserError
-from lingua_flax.translation.html_text import HtmlText, Translated
+from lingua_flax.translation.html_text import HtmlText
 from lingua_flax.translation.word_alignment import Link
 from tests.helpers.commands import succeed
 
@@ -67,14 +67,14 @@ def parts_of(page):
 def test_all_tags_and_all_text_are_there_once(page, generator):
     """The links are any; the original, as the parser understands it, is the page without a change of its texts."""
     parsed = HtmlText(page)
-    before = HtmlText(page).rendered([Translated(text) for text in parsed.texts])
+    before = HtmlText(page).rendered([(text, []) for text in parsed.texts])
     translations = []
     for text in parsed.texts:
         words = re.findall(r"\w+", text)
         backwards = iter([word.upper() for word in words[::-1]])
         translation = re.sub(r"\w+", lambda _: next(backwards), text)  # noqa: B023
         partners = [generator.choice([None, *range(len(words))]) for _ in words]
-        translations.append(Translated(translation, word_links(text, translation, partners)))
+        translations.append((translation, word_links(text, translation, partners)))
     after = parsed.rendered(translations)
     assert parts_of(after.replace("WORDS SOME", "Some words")) == parts_of(before)
     Nesting(after)
@@ -82,7 +82,7 @@ def test_all_tags_and_all_text_are_there_once(page, generator):
 
 def in_capitals(text):
     """Returns the text in capitals, every word linked with itself."""
-    return Translated(text.upper(), word_links(text, text, range(text.count(" ") + 1)))
+    return text.upper(), word_links(text, text, range(text.count(" ") + 1))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_tags_follow_their_words(page, translation, partners, rendered):
     parsed = HtmlText(page)
     (text,) = parsed.texts
     assert parsed.needs_links == [True]
-    assert parsed.rendered([Translated(translation, word_links(text, translation, partners))]) == rendered
+    assert parsed.rendered([(translation, word_links(text, translation, partners))]) == rendered
 
 
 def test_deep_pages_are_refused_in_a_sentence():

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -87,7 +88,8 @@ class Characters:
     ],
 )
 def test_white_space_is_that_between_the_sentences(line, languages, texts, after):
-    (pieces,) = split_lines([line], Characters(), languages, max_length=10)
+    network = SimpleNamespace(tokenizer=Characters(), languages=languages, max_length=10)
+    (pieces,) = split_lines(network, [line], one_sentence=False)
     assert [piece.text for piece in pieces] == texts
     assert [piece.after for piece in pieces] == after
     assert [piece.is_cut for piece in pieces] == [len(text) > 7 for text in texts]
@@ -113,7 +115,8 @@ def test_sentences_that_are_too_long_are_split_at_spaces_else_within_words(line,
 @pytest.mark.parametrize(("target", "space"), [("en", " "), ("ja", "")])
 def test_pieces_around_what_stays_are_separated_as_the_target_language_wants(target, space):
     line = "请打开https://example.org/页面并发给me@example.org好。谢谢。"
-    divided = split_lines([line], Characters(), ("zh", target), 100)
+    network = SimpleNamespace(tokenizer=Characters(), languages=("zh", target), max_length=100)
+    divided = split_lines(network, [line], one_sentence=False)
     parts = Request(Characters(), 100, DecodingOptions()).parts(divided)
     texts = ["请打开", "https://example.org/", "页面并发给", "me@example.org", "好。", "谢谢。"]
     assert [part.text for part in parts] == texts
