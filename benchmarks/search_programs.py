@@ -1,6 +1,7 @@
 """Compiles a step of beam search for a TPU and a GPU that are not there, and prints what it costs.
 
-Run from the repository root: python -m benchmarks.search_programs [--config wmt14_en_de_base] [--topology v5e:1x1 h100:1]
+Run from the repository root:
+  python -m benchmarks.search_programs [--config wmt14_en_de_base] [--topology v5e:1x1 h100:1]
 
 Per position of a batch of BATCH_SIZE sentences of max_length tokens: kernels, the bytes that they read and write, and
 the memory that the program takes beside its arguments. The compilers are in the extras tpu and cuda.
@@ -47,7 +48,9 @@ def compiled(config: Config, topology: str, beams: int) -> tuple[int, int, int]:
     state = jax.eval_shape(decoding.start, networks, on_device(request), how, *limits).progress
     active = on_device(np.ones(BATCH_SIZE, bool))
     program = decoding.go_on.lower(networks, on_device(state), how, active, *limits).compile()
-    return *read_program(program.as_text()), program.memory_analysis().temp_size_in_bytes
+    text, memory = program.as_text(), program.memory_analysis()
+    assert text and memory
+    return *read_program(text), memory.temp_size_in_bytes
 
 
 def main(argv: Sequence[str]) -> None:
