@@ -49,7 +49,8 @@ def compiled(config: Config, topology: str, beams: int) -> tuple[int, int, int]:
     active = on_device(np.ones(BATCH_SIZE, bool))
     program = decoding.go_on.lower(networks, on_device(state), how, active, *limits).compile()
     text, memory = program.as_text(), program.memory_analysis()
-    assert text and memory
+    assert text
+    assert memory
     return *read_program(text), memory.temp_size_in_bytes
 
 
