@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHUNK = 1024  # lines translated together; sorting them by length keeps padding low
-# Options that have no effect on HTML.
-ONLY_FOR_LINES = ("prefix", "prefix_file", "num_hypotheses", "json_lines", "alignments", "attention")
 
 
 class TranslateCommand(TranslatorCommand, LineOptions, schema.AlignmentOptions):
@@ -87,7 +85,8 @@ class TranslateCommand(TranslatorCommand, LineOptions, schema.AlignmentOptions):
         if not self.glossary:
             refuse(given, ["match_case"], "without --glossary FILE")
         if self.is_html:
-            refuse(given, ONLY_FOR_LINES, "with HTML, which is translated as a whole")
+            only_for_lines = ("prefix", "prefix_file", "num_hypotheses", "json_lines", "alignments", "attention")
+            refuse(given, only_for_lines, "with HTML, which is translated as a whole")
         for name, endings in {"attention": [".json", *FORMATS, ".html"], "positions": FORMATS}.items():
             path = getattr(self, name)
             if path and path.suffix.lower() not in endings:

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import fastapi_offline
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
@@ -37,7 +36,6 @@ from lingua_flax.serving.translations import Translations
 
 log = logging.getLogger(__name__)
 
-SWAGGER_FILES = Path(fastapi_offline.__file__).parent / "static"  # so that /docs works offline
 MAX_INSPECTIONS = 16  # that wait
 SURE = 90  # per cent from which on a text is not translated because it is in the target language
 FINISH_SECONDS = 2.5  # to answer what was accepted before the server was stopped
@@ -225,7 +223,7 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.mount("/docs/files", StaticFiles(directory=SWAGGER_FILES))
+    app.mount("/docs/files", StaticFiles(packages=[("fastapi_offline", "static")]))  # so that /docs works offline
     app.mount("/page", StaticFiles(directory=PAGE_FILES))  # not at /, where it would answer wrong methods of all paths
     # The page /docs shows the docstrings of all functions that answer requests.
     sentence = sample_sentence(workdir) if workdir else None

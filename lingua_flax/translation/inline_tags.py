@@ -31,31 +31,24 @@ class Element:
 
 def with_tags(text: str, top: Element, translation: str, links: Sequence[Link]) -> str:
     """Returns the translation as HTML with the elements inside of `top`, which is around all of the text."""
-    words = [Characters(*word.span()) for word in WORD.finditer(translation)]
-    return _Placement(text, translation, words, _origins(text, words, links)).rendered(top, 0, len(words))
+    placement = _Placement(text, translation, links)
+    return placement.rendered(top, 0, len(placement.words))
 
 
-def _origins(text: str, words: Sequence[Characters], links: Sequence[Link]) -> list[list[int]]:
-    """Returns for each word of the translation where in the text the tokens begin that its tokens come from."""
-    origins: list[list[int]] = [[] for _ in words]
-    for link in links:
-        source = text[slice(*link.source)]
-        place = link.source.begin + len(source) - len(source.lstrip())
-        first = bisect.bisect_right(words, link.target.begin, key=lambda word: word.end)
-        last = bisect.bisect_left(words, link.target.end, key=lambda word: word.begin)
-        for word in range(first, last):
-            origins[word].append(place)
-    return origins
-
-
-@dataclasses.dataclass
 class _Placement:
-    """A text, the words of its translation, and the places in the text that each of them comes from."""
+    """The words of a translation, and for each of them the places in the text where the tokens begin it comes from."""
 
-    text: str
-    translation: str
-    words: Sequence[Characters]
-    origins: Sequence[Sequence[int]]
+    def __init__(self, text: str, translation: str, links: Sequence[Link]):
+        self.text, self.translation = text, translation
+        self.words = [Characters(*word.span()) for word in WORD.finditer(translation)]
+        self.origins: list[list[int]] = [[] for _ in self.words]
+        for link in links:
+            source = text[slice(*link.source)]
+            place = link.source.begin + len(source) - len(source.lstrip())
+            first = bisect.bisect_right(self.words, link.target.begin, key=lambda word: word.end)
+            last = bisect.bisect_left(self.words, link.target.end, key=lambda word: word.begin)
+            for origins in self.origins[first:last]:
+                origins.append(place)
 
     def rendered(self, element: Element, first: int, last: int) -> str:
         """Returns words `first` to `last`, with the elements inside of this one around some of them."""

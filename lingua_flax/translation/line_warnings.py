@@ -45,12 +45,10 @@ def warn_after_search(
 
 
 def _warn(what: str, lines: Collection[int], name: Callable[[int], str] = str) -> None:
-    """Logs the numbers of the lines to which something happened, or what names them, the first few of many."""
     if lines:
         log.warning("%s: line %s", what, _first_few(list(map(name, sorted(lines)))))
 
 
 def _first_few(items: Sequence[str]) -> str:
-    """Returns the first few items, and how many more there are."""
     rest = f" and {len(items) - MAX_IN_WARNING:,} more" if len(items) > MAX_IN_WARNING else ""
     return ", ".join(items[:MAX_IN_WARNING]) + rest

@@ -102,7 +102,6 @@ class Request:
         return [_translation(text, by_line.get(line, [])) for line, text in enumerate(lines, self.first_line)]
 
     def _prefix(self, part: Part, text: str) -> list[int]:
-        """Returns the tokens of a prefix of a part's translation."""
         ids = self.tokenizer.encode_target([part.protected.placed(text)])[0][:-1]
         if UNK_ID in ids:
             raise UserError(f'prefix "{text}": the model has no token for one of its characters')

@@ -59,8 +59,8 @@ def align_translations(
     chosen = wanted or [True] * len(translations)
     divided = [list(_parts(own)) if is_wanted else [] for own, is_wanted in zip(translations, chosen, strict=True)]
     parts = list(itertools.chain(*divided))
-    source_ids = network.tokenizer.encode_protected([source for source, *_ in parts])
-    source_ids = [cut(ids, network.max_length) for ids in source_ids]
+    encoded = network.tokenizer.encode_protected([source for source, *_ in parts])
+    source_ids = [cut(ids, network.max_length) for ids in encoded]
     target_ids = [cut([*(i for i in ids if i != EOS_ID), EOS_ID], network.max_length) for _, ids, *_ in parts]
     layer, head = options.alignment_layer, options.alignment_head
     found: dict[int, list[Link]] = {}
