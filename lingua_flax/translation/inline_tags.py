@@ -82,7 +82,7 @@ class _Placement:
         is_whole = len(full) == 1 and self.text[full[0].begin : full[0].end].strip() == text
         own = {id(full[0]): sorted(free)} if is_whole else self._words_from(full, first, last)
         for child in sorted(full, key=lambda child: -len(own[id(child)])):
-            chosen = own[id(child)] if is_whole else self._longest_run([i for i in own[id(child)] if i in free], free)
+            chosen = self._longest_run([i for i in own[id(child)] if i in free], free)
             chosen = self._with_signs(chosen, child, free) if chosen else self._near(child, element, sorted(free))
             free.difference_update(chosen)
             taken |= dict.fromkeys(chosen, child)

@@ -24,13 +24,11 @@ def warn_before_search(
         if count := sum(part.is_cut for part in own):
             limit = f"more than {longest - 1} tokens, which the model takes at a time"
             log.warning("line %d has a sentence of %s: cut into %d parts", line, limit, count)
-    if unknown := {part.line for part in parts if part.is_unknown}:
-        _warn(NOT_TRANSLATED, unknown)
+    _warn(NOT_TRANSLATED, {part.line for part in parts if part.is_unknown})
     begun = {
         line for line, (own, text) in enumerate(zip(divided, prefixes, strict=False), first) if text and own[0].text
     }
-    if unused := begun - {part.line for part in parts if not part.is_kept}:
-        _warn(PREFIX_UNUSED, unused)
+    _warn(PREFIX_UNUSED, begun - {part.line for part in parts if not part.is_kept})
 
 
 def warn_after_search(

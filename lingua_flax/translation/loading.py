@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 from flax import nnx
@@ -48,6 +48,40 @@ class TrainedNetwork:
     one_sentence_per_line: bool = False
     translate_unknown: bool = False
     others: tuple[TrainedNetwork, ...] = ()  # of an ensemble
+
+    @classmethod
+    def load(
+        cls,
+        workdir: str | Path,
+        checkpoint: str = "best",
+        devices: ComputeConfig | None = None,
+        target_language: str | None = None,
+        ensemble: Sequence[str | Path] = (),
+    ) -> Self:
+        """Loads the tokenizer of a run and the parameters of a checkpoint.
+
+        Args:
+          workdir: folder of the run.
+          checkpoint: best, last, the number of a step, or average:N for the mean of the newest N checkpoints.
+          devices: platform, precision and padding to use, by default those of the run's config.
+          target_language: for a model trained with data.tag_target; by default data.target_language.
+          ensemble: workdirs of further runs with the same tokenizer; the same `checkpoint` is loaded from each.
+
+        Raises:
+          UserError: a workdir, its tokenizer or the checkpoint is missing or damaged; the model cannot translate into
+            `target_language`; the tokenizers or the languages of an ensemble differ; or no device of the requested
+            platform exists.
+        """
+        workdirs = [Path(path) for path in (workdir, *ensemble)]
+        config = read_workdir_config(workdirs[0])
+        devices = devices or config.devices.compute
+        mesh = make_mesh(MeshConfig(), available_devices(devices.platform))
+        platform = mesh.devices.flat[0].platform
+        if config.devices.platform not in ("auto", platform):
+            log.info("%s: trained on %s, computing on %s", workdir, config.devices.platform, platform)
+        first, *others = networks = [_load_one(path, checkpoint, devices, mesh, target_language) for path in workdirs]
+        _check_ensemble(workdirs, networks)
+        return cls(**(vars(first) | {"others": tuple(others)}))
 
     @property
     def members(self) -> tuple[TrainedNetwork, ...]:
@@ -93,19 +127,9 @@ class TrainedNetwork:
             yield group, put_on_devices(unpacked_batch(*sides, sharded_rows, length), row_sharding(self.mesh))
 
 
-def load_networks(
-    workdirs: Sequence[Path], checkpoint: str, devices: ComputeConfig | None, target_language: str | None
-) -> TrainedNetwork:
-    """Loads the network of a run, or an ensemble, as described in `Translator.load`."""
-    workdir = workdirs[0]
-    config = read_workdir_config(workdir)
-    devices = devices or config.devices.compute
-    mesh = make_mesh(MeshConfig(), available_devices(devices.platform))
-    platform = mesh.devices.flat[0].platform
-    if config.devices.platform not in ("auto", platform):
-        log.info("%s: trained on %s, computing on %s", workdir, config.devices.platform, platform)
-    networks = [_load_one(path, checkpoint, devices, mesh, target_language) for path in workdirs]
-    tokenizer = networks[0].tokenizer
+def _check_ensemble(workdirs: Sequence[Path], networks: Sequence[TrainedNetwork]) -> None:
+    workdir, tokenizer = workdirs[0], networks[0].tokenizer
+    source, target = read_workdir_config(workdir).data.directions[0]
     for path, network in zip(workdirs, networks, strict=True):
         if network.tokenizer.digest != tokenizer.digest:
             raise UserError(
@@ -115,14 +139,13 @@ def load_networks(
         if network.tokenizer.source_tags != tokenizer.source_tags:
             raise UserError(f"{path}: its source tag differs from that of {workdir}; see data.tag_target")
         # Two runs in opposite directions may have the same tokenizer.
-        directions, (source, target) = read_workdir_config(path).data.directions, config.data.directions[0]
+        directions = read_workdir_config(path).data.directions
         if not tokenizer.source_tags and (source, target) not in directions:
             own_source, own_target = directions[0]
             raise UserError(
                 f"{path}: it translates from {own_source} to {own_target}, but {workdir} from {source} to {target}; "
                 "all runs of an ensemble must translate in the same direction"
             )
-    return dataclasses.replace(networks[0], others=tuple(networks[1:]))
 
 
 def _load_one(

@@ -11,7 +11,6 @@ They are tokenized, decoded in batches of a few padded lengths, and returned in 
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 from lingua_flax.data.glossary import Glossary
@@ -19,17 +18,16 @@ from lingua_flax.data.tokenizer import language_tag
 from lingua_flax.devices.processes import gather_to_host
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.messages import validated
-from lingua_flax.options.schema import ComputeConfig, DecodingOptions
+from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation import decoding
 from lingua_flax.translation.batched_search import compile_search, search_parts
 from lingua_flax.translation.hypotheses import ScoredTranslation, Translation
 from lingua_flax.translation.line_splitting import divide_text, split_lines
 from lingua_flax.translation.line_warnings import warn_after_search, warn_before_search
-from lingua_flax.translation.loading import SCORING_BATCH_SIZE, TrainedNetwork, load_networks
+from lingua_flax.translation.loading import SCORING_BATCH_SIZE, TrainedNetwork
 from lingua_flax.translation.requests import Part, Request, to_search
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
 class Translator(TrainedNetwork):
     """A trained network, or an ensemble, that translates and scores text.
 
@@ -40,32 +38,6 @@ class Translator(TrainedNetwork):
         steps, device = " ".join(map(str, self.steps)), self.mesh.devices.flat[0].platform
         step = f"{len(self.steps)} networks, steps {steps}" if self.others else f"step {steps}"
         return f"Translator({'-'.join(self.languages)}, {step}, {self.num_parameters:,} parameters, {device})"
-
-    @classmethod
-    def load(
-        cls,
-        workdir: str | Path,
-        checkpoint: str = "best",
-        devices: ComputeConfig | None = None,
-        target_language: str | None = None,
-        ensemble: Sequence[str | Path] = (),
-    ) -> Self:
-        """Loads the tokenizer of a run and the parameters of a checkpoint.
-
-        Args:
-          workdir: folder of the run.
-          checkpoint: best, last, the number of a step, or average:N for the mean of the newest N checkpoints.
-          devices: platform, precision and padding to use, by default those of the run's config.
-          target_language: for a model trained with data.tag_target; by default data.target_language.
-          ensemble: workdirs of further runs with the same tokenizer; the same `checkpoint` is loaded from each.
-
-        Raises:
-          UserError: a workdir, its tokenizer or the checkpoint is missing or damaged; the model cannot translate into
-            `target_language`; the tokenizers or the languages of an ensemble differ; or no device of the requested
-            platform exists.
-        """
-        workdirs = [Path(path) for path in (workdir, *ensemble)]
-        return cls(**vars(load_networks(workdirs, checkpoint, devices, target_language)))
 
     def with_glossary(self, glossary: Glossary) -> Self:
         """Returns the translator that keeps to a glossary; raises UserError if the network has no placeholders."""
