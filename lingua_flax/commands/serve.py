@@ -103,7 +103,7 @@ def serve(argv: Sequence[str]) -> None:
 
     initialize_devices(options.device)
     set_up_compilation()
-    limits = Limits(options.max_texts, options.max_characters, options.beam_size)
+    limits = Limits(options.max_texts, options.max_characters)
     server = Server(languages(config.data), limits, max_waiting=options.max_waiting, timeout=options.timeout)
     app = make_app(server, functools.partial(load, options), options.workdir)
     guarded = Guard(app, server.metrics, hosts=hosts, admin_port=options.admin_port, root_path=options.root_path)

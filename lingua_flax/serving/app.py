@@ -133,7 +133,7 @@ class Server:
             answer: dict[str, Any] = {"translatedText": parameters.q}
         else:
             resolved = parameters.model_copy(update={"source": detected["language"]})
-            answer = await self._translations.answer(resolved, self.limits.beam_size)
+            answer = await self._translations.answer(resolved)
         if parameters.source == "auto":
             answer["detectedLanguage"] = detected if isinstance(parameters.q, str) else [detected] * len(parameters.q)
         return answer

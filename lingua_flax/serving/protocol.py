@@ -19,11 +19,10 @@ SENTENCE = "Two dogs are playing in the snow."
 
 
 class Limits(NamedTuple):
-    """What a single request may ask for: texts in a list, characters of each, and hypotheses that a search keeps."""
+    """What a single request may ask for: texts in a list, and characters of each."""
 
     texts: int
     characters: int
-    beam_size: int
 
 
 def check_size(size: int, unit: str, limit: int) -> None:

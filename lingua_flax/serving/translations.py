@@ -13,7 +13,7 @@ from lingua_flax.serving.protocol import TranslateRequest
 from lingua_flax.translation.html_text import HtmlText
 from lingua_flax.translation.hypotheses import Translation
 from lingua_flax.translation.line_splitting import divide_text
-from lingua_flax.translation.requests import Part, to_search
+from lingua_flax.translation.requests import Part, Request, to_search
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.word_alignment import Link, moved, pharaoh, word_links
 
@@ -29,7 +29,7 @@ class Translations:
         self._engine, self._batcher = engine, batcher
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="texts")
 
-    async def answer(self, parameters: TranslateRequest, max_hypotheses: int) -> dict[str, Any]:
+    async def answer(self, parameters: TranslateRequest) -> dict[str, Any]:
         """Returns the content of an answer; raises as `Batcher.search` and UserError for a useless glossary."""
         size = sum(map(len, parameters.texts))
         pages: list[HtmlText | None] = [None for _ in parameters.texts]
@@ -40,10 +40,12 @@ class Translations:
             for page, text in zip(pages, parameters.texts, strict=True)
         ]
         # LibreTranslate has no alternatives for HTML either.
-        count = 1 if parameters.format == "html" else min(1 + parameters.alternatives, max_hypotheses)
+        options = self._engine.options
+        count = 1 if parameters.format == "html" else min(1 + parameters.alternatives, options.beam_size)
         glossary = Glossary(tuple(parameters.glossary.items())) if parameters.glossary else None
         translator = self._engine.translator((parameters.source, parameters.target), glossary)
-        translations = iter(await self._translated(lines, size, translator, count))
+        request = translator.request(options, count)
+        translations = iter(await self._translated(lines, size, translator, request))
         texts = []
         for page, source in zip(pages, lines, strict=True):
             own = list(itertools.islice(translations, len(source)))
@@ -57,10 +59,10 @@ class Translations:
         return answer if isinstance(parameters.q, list) else {name: values[0] for name, values in answer.items()}
 
     async def _translated(
-        self, texts: Sequence[Sequence[str]], size: int, translator: Translator, count: int
+        self, texts: Sequence[Sequence[str]], size: int, translator: Translator, request: Request
     ) -> list[Translation]:
         """Translates the lines of texts as `Translator.translate` does, but with the searches of other requests."""
-        request, divided = translator.request(self._engine.options, count), list[list[Part]]()
+        divided: list[list[Part]] = []
         for text in texts:  # one after another: the task may be cancelled in between
             divided += await self._compute(size, divide_text, translator, text)
         parts = await self._compute(size, request.parts, divided)

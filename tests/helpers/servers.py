@@ -32,7 +32,7 @@ from tests.conftest import PROMPTLY
 from tests.helpers.translation import decisive_translator
 
 JSON = {"Content-Type": "application/json"}
-LIMITS = Limits(texts=4, characters=100, beam_size=3)
+LIMITS = Limits(texts=4, characters=100)
 Answer = tuple[int, Any, Any]  # status, JSON and headers
 _threads = ThreadPoolExecutor(32)
 

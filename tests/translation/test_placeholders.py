@@ -160,7 +160,7 @@ def test_command_python_server_and_html_agree(placing, run, tmp_path, monkeypatc
     assert done.stdout.splitlines() == [line.text for line in begun]
 
     monkeypatch.setattr(serve, "_compile", lambda *_: None)  # the first program is enough
-    monkeypatch.setattr(servers, "LIMITS", Limits(texts=len(lines), characters=100_000, beam_size=2))
+    monkeypatch.setattr(servers, "LIMITS", Limits(texts=len(lines), characters=100_000))
     options = functools.partial(serve.load, serve.ServeCommand(workdir=placing, beam_size=2))
     with servers.serving(options, limits=ConnectionLimits(1, 1 << 20), max_waiting=1_000_000) as (server, url):
         servers.until(lambda: server.status == "ok")
