@@ -74,18 +74,15 @@ class ContinuousSearch:
         shape = min(fitting, key=math.prod)
         batch = RunningBatch(self._translator, self._options, parts, *shape)
         is_open = shape.rows == self._rows
-        shorter = max(
-            (length for length in bucket_lengths(self._translator.max_length) if length < shape.length), default=0
-        )
         while batch.keep(is_wanted):
             started, steps = time.perf_counter(), batch.steps
             yield batch.advance(STEPS)
             self._after_steps(batch.steps - steps, time.perf_counter() - started)
-            # A batch ends if it is less than a quarter full, or has only short sentences: a smaller one is faster.
+            # A batch ends if it is less than a quarter full: a smaller one is faster.
             missing = shape.rows // 4 - batch.num_active
             if is_open and (joining := more(batch.num_free, shape.length, missing)):
                 batch.join(joining, next(rows for rows in self._joining_rows if rows >= len(joining)))
-            elif missing > 0 or batch.longest <= shorter:
+            elif missing > 0:
                 is_open = False
 
     @property

@@ -151,11 +151,6 @@ class RunningBatch:
         """The number of sentences that can join."""
         return len(self._is_active) - self.num_active
 
-    @property
-    def longest(self) -> int:
-        """The number of source tokens of the longest sentence that is not done."""
-        return max((len(self._parts[number].source) for number in self._sentences[self._is_active]), default=0)
-
     def compile(self) -> None:
         """Compiles the program that begins the search; does not run it."""
         compiled_program(decoding.start, *self._start_arguments(UNLIMITED, 0))
