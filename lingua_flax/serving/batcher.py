@@ -124,8 +124,10 @@ class Batcher:
         def is_wanted(number: int) -> bool:
             return batch[number][0] in self._jobs
 
-        def more(count: int, longest: int, at_least: int) -> list[Part]:
-            batch.extend(joining := self._joining(count, longest, at_least))
+        def more(count: int, longest: int, at_least: int) -> list[Part] | None:
+            if (joining := self._joining(count, longest, at_least)) is None:
+                return None
+            batch.extend(joining)
             return [job.parts[index] for job, index in joining]
 
         parts, num_found = [job.parts[index] for job, index in batch], 0
@@ -158,19 +160,20 @@ class Batcher:
             self._metrics.batch_sentences.observe(len(batch))
             return batch
 
-    def _joining(self, count: int, longest: int, at_least: int) -> list[_Sentence]:
-        """Takes up to `count` sentences for a batch that is being searched; none if there are not `at_least` so many.
+    def _joining(self, count: int, longest: int, at_least: int) -> list[_Sentence] | None:
+        """Takes up to `count` sentences for a batch that is being searched.
 
-        None either if the next in turn is too long for the batch: it makes way, if no other does.
+        Returns None, so that the batch ends, if there are not `at_least` so many, or the next in turn is too long for
+        it: then it makes way, if no other does.
         """
         with self._changed:
             jobs = [job for job in self._jobs if job.waiting]
             lengths = {length for job in jobs for length in job.waiting if length <= longest}
             if jobs and not self._makes_way and min(min(jobs, key=lambda job: job.served).waiting) > longest:
                 self._makes_way = True
-                return []
+                return None
             if sum(len(job.waiting.get(length, ())) for job in jobs for length in lengths) < at_least:
-                return []
+                return None
             return self._taken(count, lengths)
 
     def _taken(self, count: int, lengths: Collection[int]) -> list[_Sentence]:

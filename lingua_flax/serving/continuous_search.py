@@ -62,12 +62,12 @@ class ContinuousSearch:
         self,
         parts: Sequence[Part],
         is_wanted: Callable[[int], bool],
-        more: Callable[[int, int, int], Sequence[Part]],
+        more: Callable[[int, int, int], Sequence[Part] | None],
     ) -> Iterator[dict[int, tuple[Hypothesis, ...]]]:
         """Yields the hypotheses of at most `max_rows` parts, by their numbers, as long as each `is_wanted`.
 
-        `more` returns up to so many parts that are not longer than a length, or none if there are not at least so many;
-        they get the numbers that follow.
+        `more` returns up to so many parts that are not longer than a length, or None if there are not at least so many
+        or the batch is to end; they get the numbers that follow.
         """
         longest, compiled = max(len(part.source) for part in parts), self._shapes
         fitting = [shape for shape in compiled if shape.rows >= len(parts) and shape.length >= longest]
@@ -79,11 +79,11 @@ class ContinuousSearch:
             yield batch.advance(STEPS)
             self._after_steps(batch.steps - steps, time.perf_counter() - started)
             # A batch ends if it is less than a quarter full: a smaller one is faster.
-            missing = shape.rows // 4 - batch.num_active
-            if is_open and (joining := more(batch.num_free, shape.length, missing)):
-                batch.join(joining, next(rows for rows in self._joining_rows if rows >= len(joining)))
-            elif missing > 0:
-                is_open = False
+            if is_open:
+                joining = more(batch.num_free, shape.length, shape.rows // 4 - batch.num_active)
+                is_open = joining is not None
+                if joining:
+                    batch.join(joining, next(rows for rows in self._joining_rows if rows >= len(joining)))
 
     @property
     def _joining_rows(self) -> tuple[int, ...]:

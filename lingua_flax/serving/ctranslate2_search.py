@@ -34,7 +34,7 @@ class CTranslate2Search:
         self,
         parts: Sequence[Part],
         is_wanted: Callable[[int], bool],
-        more: Callable[[int, int, int], Sequence[Part]],
+        more: Callable[[int, int, int], Sequence[Part] | None],
     ) -> Iterator[dict[int, tuple[Hypothesis, ...]]]:
         """Yields the hypotheses of the parts that are wanted, by their numbers, best first; no more can join."""
         tokenizer = self.translator.tokenizer

@@ -8,6 +8,7 @@ from unittest.mock import Mock
 from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
 from lingua_flax.serving import app, translations
 from lingua_flax.serving.engine import Engine
+from lingua_flax.translation.hypotheses import Hypothesis
 from lingua_flax.translation.line_splitting import divide_text
 from tests.conftest import PROMPTLY
 from tests.helpers.networks import random_translator
@@ -53,6 +54,33 @@ def test_requests_share_the_engine_and_newcomers_do_not_overtake(url, engine):
     steps.release(7)
     assert [answer.result()[0] for answer in answers] == [200] * 2
     assert engine.batches == [["a"], ["b"], ["c"], ["x"], ["d"], ["y"], ["e"]]
+
+
+def test_batch_that_is_joined_makes_way_for_a_sentence_that_is_too_long_for_it(url, engine):
+    """Sentences of one length join a batch one by one until the next in turn is longer; then they wait for another."""
+    steps, joined = threading.Semaphore(0), []
+
+    def search(parts, is_wanted, more):
+        engine.batches.append([part.text for part in parts])
+        found, new = len(parts), parts
+        while new:
+            assert steps.acquire(timeout=PROMPTLY)
+            yield {found - 1: (Hypothesis(new[-1].text, 0.0),)}
+            new = more(1, 1, 0)
+            joined.append(new and [part.text for part in new])
+            found += 1
+
+    engine.search, engine.max_rows = search, lambda length: 1
+    engine.padded_length = lambda part: len(part.text)
+    answers = [later(translate, url, "a")]
+    until(lambda: engine.batches)
+    for text in ("b", "long", "c"):
+        answers.append(later(translate, url, text))
+        until(lambda: waiting(url) == len(answers) - 1)
+    steps.release(9)
+    assert [answer.result()[1]["translatedText"] for answer in answers] == ["a", "b", "long", "c"]
+    assert joined[:2] == [["b"], None]
+    assert engine.batches[:2] == [["a"], ["long"]]
 
 
 def test_batches_run_at_the_same_time(engine):

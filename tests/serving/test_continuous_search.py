@@ -30,7 +30,9 @@ def test_sentences_join_and_are_found_as_long_as_somebody_waits_for_them(beams):
     waiting = []
 
     def more(count, longest, at_least):
-        taken = waiting[:count] if len(waiting) >= at_least else []
+        if len(waiting) < at_least:
+            return None
+        taken = waiting[:count]
         del waiting[: len(taken)]
         return taken
 
