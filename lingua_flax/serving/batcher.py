@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import itertools
 import threading
 import time
 from collections import deque
@@ -113,32 +114,38 @@ class Batcher:
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         while batch := self._next_batch():
             self._searching += 1
-            try:
-                self._search(batch, loop)
-            except Exception as error:
-                loop.call_soon_threadsafe(self._fail, batch, error)
-            finally:
-                self._searching -= 1
+            self._search(batch, loop)
+            self._searching -= 1
 
-    def _search(self, batch: list[_Sentence], loop: asyncio.AbstractEventLoop) -> None:
+    def _search(self, sentences: list[_Sentence], loop: asyncio.AbstractEventLoop) -> None:
+        searched = dict(enumerate(sentences))  # those that are not done: others join for as long as the server is busy
+        numbers = itertools.count(len(sentences))
+
         def is_wanted(number: int) -> bool:
-            return batch[number][0] in self._jobs
+            return number in searched and searched[number][0] in self._jobs
 
         def more(count: int, longest: int, at_least: int) -> list[Part] | None:
+            for number in [number for number in searched if not is_wanted(number)]:
+                self._done(searched.pop(number))
             if (joining := self._joining(count, longest, at_least)) is None:
                 return None
-            batch.extend(joining)
+            searched.update((next(numbers), sentence) for sentence in joining)
             return [job.parts[index] for job, index in joining]
 
-        parts, num_found = [job.parts[index] for job, index in batch], 0
         try:
+            parts = [job.parts[index] for job, index in sentences]
             for found in self._engine.searcher.search(parts, is_wanted, more):
-                results = [(*batch[number], hypotheses) for number, hypotheses in found.items()]
-                num_found += len(results)
-                self._metrics.running.dec(len(results))
+                results = [(*self._done(searched.pop(number)), own) for number, own in found.items()]
                 loop.call_soon_threadsafe(self._deliver, results)
+        except Exception as error:
+            loop.call_soon_threadsafe(self._fail, list(searched.values()), error)
         finally:
-            self._metrics.running.dec(len(batch) - num_found)
+            for sentence in searched.values():
+                self._done(sentence)
+
+    def _done(self, sentence: _Sentence) -> _Sentence:
+        self._metrics.running.dec()
+        return sentence
 
     def _next_batch(self) -> list[_Sentence]:
         """Waits for sentences, and takes some of similar length; none if the batcher is stopping.

@@ -137,7 +137,8 @@ class RunningBatch:
         self._how = self._decoding(parts, is_recorded=is_recorded)
         self._sentences = np.arange(len(self._request.source))
         self._is_active = self._sentences < len(parts)
-        self._parts = list(parts)
+        self._parts = dict(enumerate(parts))  # those that are not done, by their numbers
+        self._next_number = len(parts)
         self.progress: search.SearchState | None = None
         self.steps = 0  # positions that have been searched
 
@@ -172,7 +173,7 @@ class RunningBatch:
             if not self.num_active:
                 break
             self._take(enough)
-        return [found[number] for number in range(len(self._parts))]
+        return [hypotheses for _, hypotheses in sorted(found.items())]
 
     def advance(self, max_steps: int = UNLIMITED, enough: int = 0) -> dict[int, tuple[Hypothesis, ...]]:
         """Searches on, with limits as in `search.advance`; returns the hypotheses of the sentences that are done now.
@@ -190,14 +191,15 @@ class RunningBatch:
         rows = np.flatnonzero(is_done & self._is_active)
         self._is_active = self._is_active & ~is_done
         numbers = self._sentences[rows].tolist()
-        counts = [self._parts[number].num_hypotheses for number in numbers]
+        counts = [self._parts.pop(number).num_hypotheses for number in numbers]
         hypotheses = map(_detokenized, [self._network.tokenizer] * len(rows), tokens[rows], scores[rows], counts)
         return dict(zip(numbers, hypotheses, strict=True))
 
     def keep(self, is_wanted: Callable[[int], bool]) -> bool:
         """Ends the search of the sentences that are not wanted; returns whether any is left."""
-        self._is_active[self._is_active] = [is_wanted(number) for number in self._sentences[self._is_active].tolist()]
-        return bool(self._is_active.any())
+        self._parts = {number: part for number, part in self._parts.items() if is_wanted(number)}
+        self._is_active &= np.isin(self._sentences, list(self._parts))
+        return bool(self._parts)
 
     def join(self, parts: Sequence[Part], rows: int) -> None:
         """Puts sentences without prefixes into free rows, at most `rows`, as which they are encoded."""
@@ -207,9 +209,10 @@ class RunningBatch:
         targets[: len(parts)] = free
         request = self._on_devices(parts, rows)
         self.progress = _run(decoding.join, self._network.networks, self.progress, request, targets, self._how)
-        self._sentences[free] = np.arange(len(self._parts), len(self._parts) + len(parts))
+        self._sentences[free] = numbers = range(self._next_number, self._next_number + len(parts))
         self._is_active[free] = True
-        self._parts += parts
+        self._parts |= zip(numbers, parts, strict=True)
+        self._next_number += len(parts)
 
     def _take(self, size: int) -> None:
         """Continues with so many sentences, those that are active first, and with room for the longest translation."""
