@@ -91,8 +91,10 @@ def _ends(text: str, code: str) -> Iterator[int]:
         *ends, last = list(itertools.accumulate(map(len, sentencex.segment(code, window)), initial=begin))[1:]
         if last < len(text):
             ends = [end for end in ends if end - begin <= WINDOW // 2] or ends[:1]
+            # A sentence that is longer than the window goes on with a whole word.
+            last = ends[-1] if ends else begin + (window.rfind(" ") + 1 or WINDOW)
         yield from ends
-        begin = ends[-1] if ends and last < len(text) else last
+        begin = last
 
 
 def _matches(rules: dict[str, list[Rule]], code: str, text: str, place: int) -> bool:
