@@ -86,9 +86,8 @@ def start(
     networks: Sequence[Network], request: DecodingRequest, how: Decoding, max_steps: Any, enough: Any
 ) -> Searched:
     """Begins the search of a batch; the limits are those of `search.advance`."""
-    models = _merged(networks)
-    progress = _begun(models, request, how)
-    return _searched(models, progress, how, jnp.ones(len(progress.begun), bool), max_steps, enough)
+    progress = _begun(_merged(networks), request, how)
+    return go_on(networks, progress, how, jnp.ones(len(progress.begun), bool), max_steps, enough)
 
 
 @functools.partial(jax.jit, donate_argnames="progress")
@@ -101,7 +100,9 @@ def go_on(
     enough: Any,
 ) -> Searched:
     """Goes on with the search of a batch; the limits are those of `search.advance`."""
-    return _searched(_merged(networks), progress, how, active, max_steps, enough)
+    own = _search(_merged(networks), how)
+    progress = search.advance(own, progress, active, max_steps, enough)
+    return Searched(progress, own.done(progress), own.result(progress))
 
 
 @functools.partial(jax.jit, donate_argnames="progress")
@@ -145,19 +146,6 @@ def _begun(models: Sequence[Transformer], request: DecodingRequest, how: Decodin
     states = jax.lax.optimization_barrier([model.start_decoding(source, width, room, visible) for model in models])
     keys = _random_keys(how.sampling[0], numbers, width) if how.sampling else None
     return _search(models, how).begin(search.Constraints(*constraints), states, room, keys)
-
-
-def _searched(
-    models: Sequence[Transformer],
-    progress: search.SearchState,
-    how: Decoding,
-    active: jax.Array,
-    max_steps: Any,
-    enough: Any,
-) -> Searched:
-    own = _search(models, how)
-    progress = search.advance(own, progress, active, max_steps, enough)
-    return Searched(progress, own.done(progress), own.result(progress))
 
 
 def _search(models: Sequence[Transformer], how: Decoding) -> search.Search:
