@@ -106,14 +106,13 @@ def _await_others(port: int, num_processes: int, deadline: float) -> None:
 
 def _report_to_first(address: tuple[str, int], options: ProcessOptions, deadline: float) -> None:
     while time.monotonic() < deadline:
-        with (
-            contextlib.suppress(ConnectionError, TimeoutError),
-            socket.create_connection(address, timeout=5.0) as connection,
-        ):
+        # Where hosts start at their own times, as in Kubernetes, neither its name nor its address need exist yet.
+        with contextlib.suppress(OSError), socket.create_connection(address, timeout=5.0) as connection:
             connection.sendall(str(options.process_id).encode())
             if connection.recv(1):
                 return
         time.sleep(0.1)
+    socket.getaddrinfo(*address)  # says so if it is the name that is not known
     raise UserError(
         f"process 0 has not answered at {options.coordinator} within {START_TIMEOUT} seconds; see its log, and whether "
         "this host can reach it"

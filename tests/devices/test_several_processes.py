@@ -1,5 +1,6 @@
 """Runs of several processes on the loopback interface: the same batches as a single process, and one end for all."""
 
+import errno
 import os
 import re
 import shutil
@@ -173,6 +174,24 @@ def test_processes_that_cannot_be_connected(monkeypatch):
             options = ProcessOptions(coordinator=address, num_processes=3, process_id=process)
             with pytest.raises(UserError, match=re.escape(words)):
                 processes.join_processes(options, "cpu")
+
+
+def test_name_and_address_of_the_first_process_may_appear_later(monkeypatch):
+    """As in Kubernetes: its name is not known at first, and then stands for the address that it had before."""
+    failures = [socket.gaierror(socket.EAI_NONAME, "unknown"), OSError(errno.EHOSTUNREACH, "no route")]
+    connect, port = socket.create_connection, free_port()
+
+    def create_connection(*arguments, **options):
+        if failures:
+            raise failures.pop(0)
+        return connect(*arguments, **options)
+
+    monkeypatch.setattr(processes.socket, "create_connection", create_connection)
+    address = {"coordinator": f"127.0.0.1:{port}", "num_processes": 2}
+    both = [ProcessOptions(**address, process_id=number) for number in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(processes._await_all_processes, both))
+    assert not failures
 
 
 ENDLESS = ["--training.num-steps", 100000, "--training.log-every", 1, "--training.eval-every", 20]
