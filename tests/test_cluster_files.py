@@ -67,9 +67,9 @@ def test_names_in_a_manifest_agree(name):
 
 def start_pods(job: dict, toy: Path, folder: Path, **sizes: object) -> list[subprocess.Popen]:
     """Starts the commands of all pods here, with the folder as claim; each has four devices, as a TPU host does."""
-    options = {name: value.replace("/runs/", f"{folder}/") for name, value in options_of(job).items()}
+    own = {name: value.replace("/runs/", f"{folder}/") for name, value in options_of(job).items()}
     here = {"--config": toy, "--devices.platform": "cpu", "--coordinator": f"127.0.0.1:{free_port()}"}
-    options |= here | SMALL | sizes
+    options = own | here | SMALL | sizes
     return [
         start_command(
             "train",
