@@ -1,7 +1,7 @@
 """Lines of text in whatever compression and encoding they have, each decoded as what it is.
 
-A file in UTF-16 or UTF-32 is known by its byte-order mark or its zeros. In any other file, a line is in UTF-8, or else
-in the encoding that Windows used for the language of the file before Unicode.
+A file in UTF-16 or UTF-32 is known by its byte-order mark or its zeros. In any other file, a line is in UTF-8, perhaps
+damaged, or else in the encoding that Windows used for the language of the file before Unicode.
 """
 
 import bz2
@@ -25,6 +25,7 @@ else:
     from backports import zstd
 
 TOLD_EVERY = 1000  # lines
+BUFFER = 1 << 20  # bytes that are read at once; the first ones tell what lines in UTF-8 are like
 _OPENERS: dict[bytes, Callable[[Any], Any]] = {  # by how a file begins
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
@@ -70,13 +71,13 @@ def code_page(languages: Iterable[str]) -> str:
 def read_lines(path: Path, encoding: str, advance: Callable[[int], object] = lambda size: None) -> Iterator[Line]:
     """Yields the lines of a file, which may be compressed with gzip, bzip2, xz or zstandard.
 
-    Those that are not valid UTF-8 are in the given encoding. `advance` is told how many more bytes of the file have
-    been read. Raises UserError if the file cannot be read, or is damaged.
+    Those that are not UTF-8 are in the given encoding. `advance` is told how many more bytes have been read. Raises
+    UserError if the file cannot be read, or is damaged.
     """
     told = 0
     with unreadable_as_user_error(path, zstd.ZstdError), path.open("rb") as file:
         opener = next((each for mark, each in _OPENERS.items() if file.peek(6).startswith(mark)), None)
-        for line in _decoded(io.BufferedReader(opener(file) if opener else file), encoding):
+        for line in _decoded(io.BufferedReader(opener(file) if opener else file, BUFFER), encoding):
             yield line
             if line.number % TOLD_EVERY == 0 and file.seekable():  # a pipe has no size either
                 advance(file.tell() - told)
@@ -89,10 +90,30 @@ def _decoded(stream: io.BufferedReader, encoding: str) -> Iterator[Line]:
         for number, text in enumerate(io.TextIOWrapper(stream, wide, "replace", newline="\n"), start=1):
             yield Line(number, text.removesuffix("\n").removesuffix("\r"), f"({wide})")
         return
+    known = _bytes_of_utf_8(stream.peek())
     for number, line in enumerate(stream, start=1):
         line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-        line = line.removesuffix(b"\n").removesuffix(b"\r")
-        try:
-            yield Line(number, line.decode())
-        except UnicodeDecodeError:
-            yield Line(number, line.decode(encoding, "replace"), line.decode("utf-8", "replace"))
+        yield Line(number, *_decode(line.removesuffix(b"\n").removesuffix(b"\r"), encoding, known))
+
+
+def _bytes_of_utf_8(beginning: bytes) -> bytes:
+    """Returns the bytes that lines in UTF-8 have; none if most lines that are not ASCII are in another encoding."""
+    lines = [line for line in beginning.split(b"\n") if not line.isascii()]
+    valid = [line for line in lines if "\ufffd" not in line.decode("utf-8", "replace")]
+    return bytes(set().union(*valid)) if 2 * len(valid) >= len(lines) else b""
+
+
+def _decode(line: bytes, encoding: str, known: bytes) -> tuple[str, str]:
+    """Returns the text of a line, with U+FFFD if it is damaged, and what it looks like in UTF-8 if it is not that.
+
+    A line of UTF-8 that lost a byte, or was cut inside a character, would become other letters in a code page. Most of
+    its characters are whole, or else it has only a part of one, in bytes that other lines in UTF-8 have, too.
+    """
+    try:
+        return line.decode(), ""
+    except UnicodeDecodeError:
+        text, characters = line.decode("utf-8", "replace"), line.decode("utf-8", "surrogateescape")
+    lost = bytes(ord(character) & 0xFF for character in characters if "\udc80" <= character <= "\udcff")
+    whole = len(characters) - len(lost) - sum(map(str.isascii, characters))
+    is_damaged = whole > 2 * len(lost) or (len(lost) < 4 and not lost.translate(None, known))
+    return (text, "") if is_damaged else (line.decode(encoding, "replace"), text)
