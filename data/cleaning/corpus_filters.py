@@ -1,15 +1,15 @@
 """Which pairs of a corpus are left out because of the others, by digests and by the lengths of both sides alone."""
 
-import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+import regex
 
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.host.digests import short_digest
 
-_NOT_LETTERS = re.compile(r"[\W\d_]+")
+_NOT_LETTERS = regex.compile(r"[^\p{L}\p{M}\p{S}]+")
 MAD_OF_NORMAL = 0.6745  # the median absolute deviation of a normal distribution with standard deviation 1
 LEAST_DEVIATION = 1.0  # of a corpus, even if it consists of repetitions; 2.6 between European languages
 MAX_SHIFT = 5  # lines

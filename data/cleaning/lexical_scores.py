@@ -8,12 +8,12 @@ and compounds share counts, and all rare words are one.
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import regex
 
 from lingua_flax.data.corpora.corpus import Pair
 
@@ -27,8 +27,11 @@ LEAST_FOUND = 0.5  # the share of mismatched pairs that a cut must find
 LEAST_MEDIAN = 0.5  # of good pairs; 1 in a corpus of 300, 2 in one of 8,000
 MAX_SHARE = 0.6  # of pairs that do not match; where there are more, the others cannot be told
 MAX_LOST = 0.005  # the share of all pairs that it may find by mistake
-_UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaff"  # Thai to Burmese, Khmer, Han, Kana
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
+# Marks belong to their letters: in many scripts they are the vowels. Where nothing separates words (Unicode's classes
+# of line breaks for Thai to Khmer, Han and Kana), each letter and the next one count as one.
+_UNSPACED = r"[\p{lb=SA}\p{lb=ID}\p{lb=CJ}]"
+_WORD = regex.compile(rf"(?V1)[[\p{{L}}\p{{M}}\p{{N}}\u200d]--{_UNSPACED}]+")
+_LETTERS = regex.compile(rf"(?V1)(?:[{_UNSPACED}&&\p{{L}}]\p{{M}}*){{1,2}}")
 
 
 class Words(NamedTuple):
@@ -135,7 +138,8 @@ def _hashed_words(pairs: Sequence[Pair]) -> list[Words]:
     """Returns the words of both sides, by the CRC of their first letters."""
     sides = []
     for side in range(2):
-        found = (_WORD.findall(pair[side].casefold()) for pair in pairs)
+        folded = (pair[side].casefold() for pair in pairs)
+        found = (_WORD.findall(text) + _LETTERS.findall(text, overlapped=True) for text in folded)
         texts = [list(dict.fromkeys(word[:PREFIX] for word in words))[:MAX_WORDS] for words in found]
         hashes = np.fromiter((zlib.crc32(word.encode()) for text in texts for word in text), np.int64)
         sides.append(Words(hashes, np.fromiter(map(len, texts), np.int64, len(texts))))
