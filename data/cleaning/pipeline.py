@@ -17,7 +17,7 @@ import numpy as np
 
 from lingua_flax.data.cleaning import corpus_filters
 from lingua_flax.data.cleaning.lexical_scores import LexicalModel, find_cut, train
-from lingua_flax.data.cleaning.pair_filters import FAULTS, Expected, expected_of, find_fault, mend
+from lingua_flax.data.cleaning.pair_filters import FAULTS, Expected, expected_of, find_fault, has_other_numbers, mend
 from lingua_flax.data.cleaning.readers import Row
 from lingua_flax.data.cleaning.report import Found, Report, merge
 from lingua_flax.data.corpora.corpus import Pair
@@ -34,7 +34,7 @@ SAMPLED = 1000  # pairs that tell languages and scripts
 SAMPLED_ALIGNMENTS = 60_000  # pairs
 MIN_ALIGNED = 200  # pairs from which word alignments can be learned
 # Why a pair is left out, mostly by the option that turns the check off.
-REASONS = ("", "unreadable", *FAULTS, "shifts", "duplicates", "max_targets", "max_deviation", "misaligned")
+REASONS = ("", "unreadable", *FAULTS, "shifts", "duplicates", "max_targets", "max_deviation", "misaligned", "numbers")
 # What stays in memory of a pair: the index of the reason among REASONS, and digests of the pair, of its letters, and of
 # its source.
 FACTS = np.dtype([("line", "u4"), ("reason", "u1"), ("lengths", "i4", 2), ("digests", "u8", 3), ("score", "f4")])
@@ -83,9 +83,9 @@ def clean(
         pairs = np.frombuffer(facts, FACTS)
         parts = [pairs[begin : begin + CHUNK] for begin in range(0, len(pairs), CHUNK)]
         _judge(pairs, options, report)
-        model = _train(stored, pairs, report) if options.misaligned else None
+        model = _train(stored, pairs, options, report) if options.misaligned else None
         stored.seek(0)
-        about = (model, report.misaligned_below, languages, file, output, rejected)
+        about = (model, report.misaligned_below, report.numbers_below, languages, file, output, rejected)
         finishing = ((chunk, part, *about) for chunk, part in zip(chunks(stored, CHUNK), parts, strict=True))
         for part, (*contents, left_out) in zip(parts, _in_order(pool, processes, finish, finishing), strict=True):
             for opened, content in zip((kept_file, rejected_file), contents, strict=True):
@@ -148,8 +148,8 @@ def _judge(pairs: np.ndarray, options: CleaningOptions, report: Report) -> None:
         leave_out("max_deviation", lambda kept: corpus_filters.deviations(lengths[kept]) > options.max_deviation)
 
 
-def _train(stored: BinaryIO, pairs: np.ndarray, report: Report) -> LexicalModel | None:
-    """Trains on a sample, and fills in its scores and the cut; returns None if the corpus does not tell."""
+def _train(stored: BinaryIO, pairs: np.ndarray, options: CleaningOptions, report: Report) -> LexicalModel | None:
+    """Trains on a sample, and fills in its scores and the cuts; returns None if the corpus does not tell."""
     kept = np.flatnonzero(pairs["reason"] == 0)
     if len(kept) < MIN_ALIGNED:
         report.notes.append(f"words are not compared, since fewer than {MIN_ALIGNED} pairs are left")
@@ -160,11 +160,13 @@ def _train(stored: BinaryIO, pairs: np.ndarray, report: Report) -> LexicalModel 
     stored.seek(0)
     sample = [Pair(*json.loads(line)[1:3]) for line in itertools.compress(stored, is_chosen)]
     model, trained, own, mismatched = train(sample)
-    report.misaligned_below = find_cut(own, mismatched)
-    if report.misaligned_below is None:
+    report.misaligned_below = report.numbers_below = cut = find_cut(own, mismatched)
+    if cut is None:
         report.notes.append("words are not compared, since those of both sides hardly tell which pairs match")
         return None
     pairs["score"][chosen[trained]] = own
+    if options.numbers:
+        report.numbers_below = (cut + float(np.median(own[own >= cut]))) / 2
     return model
 
 
@@ -173,6 +175,7 @@ def finish(
     pairs: np.ndarray,
     model: LexicalModel | None,
     cut: float,
+    numbers_cut: float,
     languages: tuple[str, str],
     file: str,
     output: Path | None,
@@ -185,6 +188,9 @@ def finish(
         unknown = np.flatnonzero((reasons == 0) & np.isnan(scores))
         scores[unknown] = model.score([Pair(*rows[index][1:3]) for index in unknown])
         reasons[(reasons == 0) & (scores < cut)] = REASONS.index("misaligned")
+        for index in np.flatnonzero((reasons == 0) & (scores < numbers_cut)):
+            if has_other_numbers(Pair(*rows[index][1:3])):
+                reasons[index] = REASONS.index("numbers")
     is_table = output and format_of(output) == ".tsv"
     source_key, target_key = SIDES if is_table else json_keys(languages)
     kept, others = [], []

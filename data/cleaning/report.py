@@ -43,6 +43,7 @@ class Report:
     length_correlation: float | None = None
     shifts: list[Shift] = field(default_factory=list)
     misaligned_below: float | None = None
+    numbers_below: float | None = None
     notes: list[str] = field(default_factory=list)
 
     def warnings(self) -> Iterator[str]:

@@ -483,7 +483,7 @@ class CleaningOptions(Section):
     entities: bool = True
     """Replace HTML entities by their characters."""
     tags: bool = True
-    """Remove HTML tags, such as <b>, but not those of other kinds, such as <x id="1"/>."""
+    """Remove HTML tags, such as <b>, but not those of other kinds, such as <x id="1"/>, nor escaped ones: &lt;b&gt;."""
     control_characters: bool = True
     """Remove control characters, byte-order marks, soft hyphens and spaces without a width."""
     whitespace: bool = True
@@ -501,7 +501,7 @@ class CleaningOptions(Section):
     script: bool = True
     """Leave out pairs with a side without a letter of a script that its corpus is written in."""
     numbers: bool = True
-    """Leave out pairs of which both sides have numbers of two or more digits, but fewer than half are the same."""
+    """Leave out pairs with other digits on each side if their words, too, match less than usual; needs misaligned."""
     addresses: bool = True
     """Leave out pairs whose e-mail addresses, or the hosts of whose URLs, differ."""
     duplicates: Literal["similar", "same", "none"] = "similar"

@@ -14,7 +14,7 @@ import json
 import random
 import tempfile
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,7 +76,7 @@ def measure(corpus: Corpus, language: str, kinds: Sequence[str], share: float, s
     for i in sorted(planted):
         plant, change = LEFT_OUT.get(planted[i]), MENDED.get(planted[i], str)
         pairs[i] = plant(corpus, i, draw) if plant else (corpus.source[i], change(corpus.target[i]))
-    kept = cleaned(pairs, language)
+    kept = cleaned((Row(index, *pair) for index, pair in enumerate(pairs)), language)
     found = planted.keys() - kept.keys() if kinds[0] in LEFT_OUT else planted.keys() & kept.keys()
     if kinds[0] in MENDED:  # so that they count as found
         for i in found:
@@ -85,16 +85,16 @@ def measure(corpus: Corpus, language: str, kinds: Sequence[str], share: float, s
     return len(planted), len(found), count - len(planted), len(lost)
 
 
-def cleaned(pairs: Sequence[tuple[str, str]], language: str) -> dict[int, tuple[str, str]]:
-    """Returns the pairs that are kept when these, in English and a language, are cleaned, by their indices."""
-    rows = (Row(index, *pair) for index, pair in enumerate(pairs))
+def cleaned(rows: Iterable[Row], language: str) -> dict[int, tuple[str, str]]:
+    """Returns the pairs that are kept when these rows, in English and a language, are cleaned, by their lines."""
+    rows = list(rows)
     with tempfile.TemporaryDirectory() as folder:
         output, rejected = Path(folder, "kept.jsonl"), Path(folder, "rejected.jsonl")
         clean(rows, CleaningOptions(), ("en", language), output=output, rejected=rejected)
         kept, others = ([json.loads(line) for line in path.read_bytes().splitlines()] for path in (output, rejected))
     left_out = {pair["line"] for pair in others}
-    indices = (index for index in range(len(pairs)) if index not in left_out)
-    return {index: (pair["en"], pair[language]) for index, pair in zip(indices, kept, strict=True)}
+    lines = (row.line for row in rows if row.line not in left_out)
+    return {line: (pair["en"], pair[language]) for line, pair in zip(lines, kept, strict=True)}
 
 
 def _tidy(text: str) -> str:
