@@ -33,10 +33,8 @@ def digests(pair: Pair) -> tuple[int, int, int]:
 def occurrences(digests: np.ndarray) -> np.ndarray:
     """Returns how many earlier entries are equal to each one."""
     order = np.argsort(digests, kind="stable")
-    is_first = np.diff(digests[order], prepend=~digests[order[:1]]) != 0
-    starts = np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))
     counts = np.empty(len(order), np.int64)
-    counts[order] = np.arange(len(order)) - starts
+    counts[order] = np.arange(len(order)) - np.searchsorted(digests[order], digests[order])
     return counts
 
 

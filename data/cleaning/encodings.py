@@ -90,24 +90,19 @@ def _decoded(stream: io.BufferedReader, encoding: str) -> Iterator[Line]:
         for number, text in enumerate(io.TextIOWrapper(stream, wide, "replace", newline="\n"), start=1):
             yield Line(number, text.removesuffix("\n").removesuffix("\r"), f"({wide})")
         return
-    known = _bytes_of_utf_8(stream.peek())
+    lines = [line for line in stream.peek().split(b"\n") if not line.isascii()]
+    valid = [line for line in lines if "\ufffd" not in line.decode("utf-8", "replace")]
+    known = bytes(set().union(*valid)) if 2 * len(valid) >= len(lines) else b""
     for number, line in enumerate(stream, start=1):
         line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         yield Line(number, *_decode(line.removesuffix(b"\n").removesuffix(b"\r"), encoding, known))
-
-
-def _bytes_of_utf_8(beginning: bytes) -> bytes:
-    """Returns the bytes that lines in UTF-8 have; none if most lines that are not ASCII are in another encoding."""
-    lines = [line for line in beginning.split(b"\n") if not line.isascii()]
-    valid = [line for line in lines if "\ufffd" not in line.decode("utf-8", "replace")]
-    return bytes(set().union(*valid)) if 2 * len(valid) >= len(lines) else b""
 
 
 def _decode(line: bytes, encoding: str, known: bytes) -> tuple[str, str]:
     """Returns the text of a line, with U+FFFD if it is damaged, and what it looks like in UTF-8 if it is not that.
 
     A line of UTF-8 that lost a byte, or was cut inside a character, would become other letters in a code page. Most of
-    its characters are whole, or else it has only a part of one, in bytes that other lines in UTF-8 have, too.
+    its characters are whole, or else it has only a part of one, in bytes that are `known` from lines in UTF-8.
     """
     try:
         return line.decode(), ""

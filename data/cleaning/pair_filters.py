@@ -97,13 +97,9 @@ def identifier() -> LanguageIdentifier:
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
-def _opening(text: str) -> str:
-    return _POINTS.sub("", text)[:ENOUGH]
-
-
 @functools.lru_cache(maxsize=2)
 def _language(text: str) -> str:
-    return identifier().classify(_opening(text))[0]
+    return identifier().classify(_POINTS.sub("", text)[:ENOUGH])[0]
 
 
 def known_language(language: str) -> str:
@@ -171,7 +167,7 @@ def _is_swapped(pair: Pair, languages: Sequence[str]) -> bool:
 def _has_other_language(text: str, language: str) -> bool:
     if language in ("", _language(text)):
         return False  # in half the time that the probabilities of all languages take
-    probabilities = dict(identifier().rank(_opening(text)))
+    probabilities = dict(identifier().rank(_POINTS.sub("", text)[:ENOUGH]))
     return probabilities[language] <= UNLIKELY and max(probabilities.values()) >= LIKELY
 
 

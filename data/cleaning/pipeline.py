@@ -155,11 +155,9 @@ def _train(stored: BinaryIO, pairs: np.ndarray, options: CleaningOptions, report
         report.notes.append(f"words are not compared, since fewer than {MIN_ALIGNED} pairs are left")
         return None
     chosen = kept[np.unique(np.linspace(0, len(kept) - 1, SAMPLED_ALIGNMENTS, dtype=np.int64))]
-    is_chosen = np.zeros(len(pairs), bool)
-    is_chosen[chosen] = True
     stored.seek(0)
-    sample = [Pair(*json.loads(line)[1:3]) for line in itertools.compress(stored, is_chosen)]
-    model, trained, own, mismatched = train(sample)
+    lines = itertools.compress(stored, np.isin(np.arange(len(pairs)), chosen))
+    model, trained, own, mismatched = train([Pair(*json.loads(line)[1:3]) for line in lines])
     report.misaligned_below = report.numbers_below = cut = find_cut(own, mismatched)
     if cut is None:
         report.notes.append("words are not compared, since those of both sides hardly tell which pairs match")

@@ -85,12 +85,12 @@ def measure(corpus: Corpus, language: str, kinds: Sequence[str], share: float, s
     return len(planted), len(found), count - len(planted), len(lost)
 
 
-def cleaned(rows: Iterable[Row], language: str) -> dict[int, tuple[str, str]]:
+def cleaned(rows: Iterable[Row], language: str, **options: bool) -> dict[int, tuple[str, str]]:
     """Returns the pairs that are kept when these rows, in English and a language, are cleaned, by their lines."""
     rows = list(rows)
     with tempfile.TemporaryDirectory() as folder:
         output, rejected = Path(folder, "kept.jsonl"), Path(folder, "rejected.jsonl")
-        clean(rows, CleaningOptions(), ("en", language), output=output, rejected=rejected)
+        clean(rows, CleaningOptions(**options), ("en", language), output=output, rejected=rejected)
         kept, others = ([json.loads(line) for line in path.read_bytes().splitlines()] for path in (output, rejected))
     left_out = {pair["line"] for pair in others}
     lines = (row.line for row in rows if row.line not in left_out)

@@ -137,10 +137,6 @@ def test_scores_match_a_slow_model_1():
     np.testing.assert_allclose(model.score(new), expected, rtol=1e-5)
 
 
-def test_texts_without_spaces_have_words():
-    assert [words.counts.tolist() for words in lexical_scores._hashed_words([Pair("a cat", "猫です")])] == [[2], [3]]
-
-
 def test_cut_loses_few_and_finds_most():
     draw = np.random.default_rng(3)
     mismatched = draw.normal(-1.2, 0.4, 10_000)

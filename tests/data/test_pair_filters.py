@@ -71,9 +71,6 @@ def test_good_pairs_have_no_fault():
         ("One hundred men", "100 Männer"),
         ("Yes", "Ja"),
         ("नमस्ते दुनिया", "Hallo Welt"),  # marks are a half of it
-        ("About 1,500 people", "Unas 1500 personas"),
-        ("About 1,500,000 people", "Rund 1 500 000 Menschen"),
-        ("About 1,500,000 people", "लगभग 15,00,000 लोग"),
         ("On May 12 100 men came", "Am 12. Mai kamen 100 Männer"),
         ("Rooms 101,102,103", "Räume 101, 102 und 103"),
         ("See www.example.org/en.", "Siehe https://example.org/de, bitte"),
