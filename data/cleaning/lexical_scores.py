@@ -16,6 +16,7 @@ import numpy as np
 import regex
 
 from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.data.glossary import UNSPACED
 
 PREFIX = 5  # letters; on Multi30k, the best of 4, 5, 6 and all
 MAX_WORDS = 50  # of a side that are compared: the first ones
@@ -27,11 +28,10 @@ LEAST_FOUND = 0.5  # the share of mismatched pairs that a cut must find
 LEAST_MEDIAN = 0.5  # of good pairs; 1 in a corpus of 300, 2 in one of 8,000
 MAX_SHARE = 0.6  # of pairs that do not match; where there are more, the others cannot be told
 MAX_LOST = 0.005  # the share of all pairs that it may find by mistake
-# Marks belong to their letters: in many scripts they are the vowels. Where nothing separates words (Unicode's classes
-# of line breaks for Thai to Khmer, Han and Kana), each letter and the next one count as one.
-_UNSPACED = r"[\p{lb=SA}\p{lb=ID}\p{lb=CJ}]"
-_WORD = regex.compile(rf"(?V1)[[\p{{L}}\p{{M}}\p{{N}}\u200d]--{_UNSPACED}]+")
-_LETTERS = regex.compile(rf"(?V1)(?:[{_UNSPACED}&&\p{{L}}]\p{{M}}*){{1,2}}")
+# Marks belong to their letters, as they are the vowels of many scripts. Where words are written without spaces, each
+# letter and the next one count as one.
+_WORD = regex.compile(rf"(?V1)[[\p{{L}}\p{{M}}\p{{N}}\u200d]--[[{UNSPACED}]--\p{{N}}]]+")
+_LETTERS = regex.compile(rf"(?V1)(?:[[{UNSPACED}]&&\p{{L}}]\p{{M}}*){{1,2}}")
 
 
 class Words(NamedTuple):
