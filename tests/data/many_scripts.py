@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lingua_flax.data.cleaning.readers import read_rows
 from tests.data.planted_faults import cleaned
@@ -50,10 +50,13 @@ def read_languages() -> list[Language]:
     """Returns English and the others."""
     languages = []
     for line in Path(__file__).with_name("words_of_scripts.txt").read_text(encoding="utf-8").splitlines():
-        script, code, order, *words = (word.replace("_", " ") for word in line.split(" "))
-        space, *marks, left = words[0].replace("-", ""), *words[1:4], iter(words[4:])
+        script, code, order, space, full_stop, comma, zero, *words = (
+            word.replace("_", " ") for word in line.split(" ")
+        )
+        left = iter(words)
         by_kind = {kind: [*itertools.islice(left, count)] for kind, count in KINDS.items()}
-        languages.append(Language(script, code, order, space, *marks, by_kind))
+        written = (space.replace("-", ""), full_stop.strip(), comma, zero)
+        languages.append(Language(script, code, order, *written, by_kind))
     return languages
 
 
@@ -81,7 +84,7 @@ def write(sentence: Sentence, language: Language) -> str:
         clauses[1] += f"{comma}{words['year'][0]}{space}{year}"
     time = words["time"][0] + (space + hour if sentence.hour else "")
     text = f"{time}{comma}{clauses[0]}{space}{words['and'][0]}{space}{clauses[1]}{comma}{words['name'][1]}"
-    return text[0].title() + text[1:] + language.full_stop.strip()
+    return text[0].title() + text[1:] + language.full_stop
 
 
 def _numbers(sentence: Sentence, language: Language) -> list[str]:
@@ -123,7 +126,7 @@ def plant(
     return (target if kind == "swapped" else source), source.encode()
 
 
-def measure(language: Language, good: int, faults: int, *, seed: int = 1, **options: bool) -> tuple[Counter[str], int]:
+def measure(language: Language, good: int, faults: int, *, seed: int = 1, **options: Any) -> tuple[Counter[str], int]:
     """Returns how many faults of each kind are left out or mended, and how many good pairs are kept as they are.
 
     The sentences are the same in all languages, apart from those that are cut where there are few letters to cut.

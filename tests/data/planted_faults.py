@@ -16,7 +16,7 @@ import tempfile
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lingua_flax.data.cleaning.pipeline import clean
 from lingua_flax.data.cleaning.readers import Row
@@ -85,7 +85,7 @@ def measure(corpus: Corpus, language: str, kinds: Sequence[str], share: float, s
     return len(planted), len(found), count - len(planted), len(lost)
 
 
-def cleaned(rows: Iterable[Row], language: str, **options: bool) -> dict[int, tuple[str, str]]:
+def cleaned(rows: Iterable[Row], language: str, **options: Any) -> dict[int, tuple[str, str]]:
     """Returns the pairs that are kept when these rows, in English and a language, are cleaned, by their lines."""
     rows = list(rows)
     with tempfile.TemporaryDirectory() as folder:
