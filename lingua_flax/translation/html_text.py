@@ -27,7 +27,12 @@ except ModuleNotFoundError as error:
 
 ATTRIBUTES = ("title", "alt", "placeholder", "aria-label")
 MAX_DEPTH = 200  # elements in each other; several functions here call themselves for each
-_DOCUMENT = re.compile(r"<(?:!doctype|html|head|body)\b", re.IGNORECASE)
+# How a document begins; what only looks like one of its tags, as in an attribute, makes none of a fragment.
+_DOCUMENT = re.compile(
+    r"(?:\s|\ufeff|<!--(?>-?>|.*?--!?>)|<\?[^>]*>)*+(?:(?P<doctype><!doctype[^>]*>)|<(?:html|head|body|frameset)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+_CHARSET = re.compile(r"(?<=charset=)[^;]*", re.IGNORECASE)
 _SPACES = re.compile(r"[ \t\n\f\r]+")
 
 
@@ -43,7 +48,7 @@ _INLINE = _elements(
 # Those whose content is not translated. Those that show something within a line count as words of the sentence.
 _WORDS = _elements("audio canvas code embed img input kbd math meter object progress samp svg var video")
 _UNSEEN = _elements("link meta noembed noframes script style template wbr")
-_OPAQUE = _WORDS | _UNSEEN | _elements("iframe plaintext pre textarea xmp")
+_OPAQUE = _WORDS | _UNSEEN | _elements("iframe listing plaintext pre textarea xmp")
 _WITHOUT_END = _elements("area base br col embed hr img input link meta param source track wbr")
 
 
@@ -73,12 +78,12 @@ class _Run:
 
     def _add(self, node: LexborNode, parent: Element) -> None:
         if node.is_text_node:
-            text = _SPACES.sub(" ", node.text_content or "")
+            text = _SPACES.sub(" ", _said(node.text_content))
             self.text += text.removeprefix(" ") if self.text.endswith(" ") else text
         elif _is_opaque(node) and node.tag not in _UNSEEN and (mark := next(self._free, "")):
             self.marks[mark] = node.html or ""
             self.text += mark
-        elif not node.is_element_node or _is_opaque(node):
+        elif not node.is_element_node or _is_opaque(node) or self._is_note(node):
             parent.children.append(Element(node.html or "", "", len(self.text), len(self.text)))
         else:
             element = Element(_start_tag(node), f"</{node.tag}>", len(self.text))
@@ -87,59 +92,84 @@ class _Run:
             element.end = len(self.text)
             parent.children.append(element)
 
+    def _is_note(self, node: LexborNode) -> bool:
+        """Returns whether a node is the number of a note, or the like, after a word, of which it is no part."""
+        following = node.next.text() if node.next else ""
+        is_after_word = bool(self.text[-1:].strip()) and not following[:1].isalnum()
+        return node.tag in ("sub", "sup") and is_after_word and not has_letters(node.text())
+
     def rendered(self, translation: str, links: Sequence[Link]) -> str:
         """Returns the HTML of a translation of the text without the spaces around it."""
         start = len(self.text) - len(self.text.lstrip(" "))
+        translation = f"{self.text[:start]}{translation}{self.text[len(self.text.rstrip(' ')) :]}"
         marks = {mark: translation.find(mark) for mark in self.marks}
-        links = [moved(link, start, 0) for link in links if link.target.begin not in marks.values()]
+        links = [moved(link, start, start) for link in links]
+        links = [link for link in links if link.target.begin not in marks.values()]
         for mark, place in marks.items():
             source = self.text.index(mark)
             links.append(Link(Characters(source, source + 1), Characters(place, place + 1)))
         text = with_tags(self.text, self.top, translation, links)
         for mark, content in self.marks.items():
             text = text.replace(mark, content)
-        return self.text[:start] + text + self.text[len(self.text.rstrip(" ")) :]
+        return text
 
 
 class HtmlText:
     """A document, or a fragment of one: its `texts`, without spaces around them, and whether each `needs_links`.
 
-    These are the links between a text and its translation.
+    These are the links between a text and its translation. What is declared as the encoding becomes UTF-8.
     """
 
     def __init__(self, text: str):
         """Reads HTML as browsers do; raises UserError if elements are nested more than MAX_DEPTH levels deep."""
-        self._marks = "".join(mark for mark in PLACEHOLDERS if mark not in text)
-        self._nodes = _parsed(text)
+        said = html.unescape(text)
+        self._marks = "".join(mark for mark in PLACEHOLDERS if mark not in said)
+        self._nodes, self._doctype = _parsed(text)
         self._inline: dict[int, bool] = {}  # whether a node is, looked up again for every level above it
         _check_depth(self._nodes)
-        runs = [piece for piece in self._pieces(self._nodes) if isinstance(piece, _Run)]
         self._attributes = [own for node in self._nodes for own in _translated_attributes(node)]
-        self.texts = [node.attributes[name] or "" for node, name in self._attributes]
-        self.needs_links = [False for _ in self.texts] + [bool(run.top.children or run.marks) for run in runs]
-        self.texts += [run.text.strip(" ") for run in runs]
+        self.texts = [_said(node.attributes[name]) for node, name in self._attributes]
+        self.needs_links = [False for _ in self.texts]
+        for piece in self._pieces(self._nodes):
+            if isinstance(piece, _Run):
+                self.texts.append(piece.text.strip(" "))
+                self.needs_links.append(bool(piece.top.children or piece.marks))
+            elif isinstance(piece, HtmlText):
+                self.texts += piece.texts
+                self.needs_links += piece.needs_links
 
     def rendered(self, translations: Iterable[tuple[str, Sequence[Link]]]) -> str:
         """Returns the HTML with a translation in the place of each of the texts, given with its links."""
         results = iter(translations)
         for node, name in self._attributes:
             node.attrs[name], _ = next(results)
-        pieces = self._pieces(self._nodes)
-        return "".join(piece.rendered(*next(results)) if isinstance(piece, _Run) else piece for piece in pieces)
+        rendered = []
+        for piece in self._pieces(self._nodes):
+            if isinstance(piece, _Run):
+                piece = piece.rendered(*next(results))
+            elif isinstance(piece, HtmlText):
+                piece = piece.rendered(itertools.islice(results, len(piece.texts)))
+            rendered.append(piece)
+        return "".join(rendered)
 
-    def _pieces(self, nodes: Iterable[LexborNode]) -> Iterator[str | _Run]:
-        """Yields what the HTML of the nodes consists of: runs to translate, and the rest."""
+    def _pieces(self, nodes: Iterable[LexborNode]) -> Iterator["str | _Run | HtmlText"]:
+        """Yields what the HTML of the nodes consists of: what is to be translated, and the rest."""
         for is_inline, group in itertools.groupby(nodes, self._is_inline):
             if is_inline:
                 run = _Run(own := list(group), self._marks)
                 yield run if has_letters(run.text) else "".join(node.html or "" for node in own)
                 continue
             for node in group:
-                if _is_opaque(node) or not node.is_element_node:
+                if node.tag == "-doctype":
+                    yield self._doctype
+                elif _is_opaque(node) or not node.is_element_node:
                     yield node.html or ""
                 else:
                     yield _start_tag(node)
-                    yield from self._pieces(_children(node))
+                    if node.tag == "noscript":  # what is in it is text where scripts are run, as in browsers
+                        yield HtmlText(node.text())
+                    else:
+                        yield from self._pieces(_children(node))
                     yield "" if node.tag in _WITHOUT_END else f"</{node.tag}>"
 
     def _is_inline(self, node: LexborNode) -> bool:
@@ -152,16 +182,42 @@ class HtmlText:
         return self._inline[node.mem_id]
 
 
-def _parsed(text: str) -> list[LexborNode]:
-    """Returns the top nodes of a document if it is one, otherwise of a fragment that may have parts of tables."""
-    if _DOCUMENT.search(text):
-        return list(_children(LexborHTMLParser(text).root.parent))  # type: ignore[union-attr,arg-type]
+def decode_html(content: bytes) -> str:
+    """Returns the text of HTML that is in the encoding it declares; raises UserError if it is not valid UTF-8."""
+    try:
+        return LexborHTMLParser(content, encoding=True).raw_html.decode()
+    except UnicodeDecodeError as error:
+        remedy = 'declare its encoding at its beginning, such as <meta charset="iso-8859-1">'
+        raise UserError(f"the HTML is not valid UTF-8 (byte 0x{content[error.start]:02x}); {remedy}") from error
+
+
+def _parsed(text: str) -> tuple[list[LexborNode], str]:
+    """Returns the top nodes of a document, or of a fragment that may have parts of tables; and the document type."""
+    document = _DOCUMENT.match(text)
     # selectolax takes the HTML of the first node of a fragment for that of all nodes.
-    node = LexborHTMLParser(f"<!---->{text}", is_fragment=True, fragment_tag="template").root
-    nodes = []
-    while node := node and node.next:
+    text = text if document else f"<!---->{text}"
+    parser = LexborHTMLParser(text, is_fragment=not document, fragment_tag="template", scripting=True)
+    _keep_line_breaks(parser)
+    for meta in parser.css("meta[charset]"):
+        meta.attrs["charset"] = "utf-8"
+    for meta in parser.css("meta[http-equiv='content-type' i][content]"):
+        meta.attrs["content"] = _CHARSET.sub("utf-8", meta.attributes["content"] or "")
+    root: Any = parser.root
+    nodes, node = [], root.parent.first_child if document else root.next
+    while node:
         nodes.append(node)
-    return nodes
+        node = node.next
+    return nodes, (document["doctype"] or "") if document else ""
+
+
+def _keep_line_breaks(part: LexborHTMLParser | LexborNode) -> None:
+    """Doubles line breaks that parsers skip at the beginning of an element, in the templates of a page, too."""
+    for element in part.css("pre, textarea, listing"):
+        first = element.first_child
+        if first and first.is_text_node and (first.text_content or "").startswith("\n"):
+            first.replace_with(f"\n{first.text_content}")
+    for template in part.template_fragments():
+        _keep_line_breaks(template)
 
 
 def _check_depth(nodes: Iterable[LexborNode], levels: int = MAX_DEPTH) -> None:
@@ -182,7 +238,9 @@ def _is_opaque(node: LexborNode) -> bool:
 
 def _is_not_to_be_translated(node: LexborNode) -> bool:
     attributes = node.attributes
-    return attributes.get("translate") == "no" or "notranslate" in (attributes.get("class") or "").split()
+    return (attributes.get("translate") or "").lower() == "no" or "notranslate" in (
+        attributes.get("class") or ""
+    ).split()
 
 
 def _translated_attributes(node: LexborNode) -> Iterator[tuple[LexborNode, str]]:
@@ -201,3 +259,8 @@ def _start_tag(node: LexborNode) -> str:
         quoted = html.escape(value or "", quote=False).replace('"', "&quot;")
         tag += f' {name}="{quoted}"'
     return f"{tag}>"
+
+
+def _said(text: str | None) -> str:
+    """Returns a text without soft hyphens, which are not for the words of its translation."""
+    return (text or "").replace("\xad", "")

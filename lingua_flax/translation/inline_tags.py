@@ -1,7 +1,8 @@
 """Putting the inline elements of a sentence, such as a bold word, around the words of its translation.
 
 Every element stands around the longest run of words that come from its own words, by the links of a word alignment, as
-in Bergamot's translator. Elements inside of another stay inside of it, and those beside each other never overlap.
+in Bergamot's translator. Elements inside of another stay inside of it, and those beside each other never overlap. Where
+a translation is the text itself, and every word is linked with itself, all of them are where they were.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import html
-from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
 from lingua_flax.data.glossary import WORD
 from lingua_flax.data.tokenizer import Characters
@@ -28,128 +30,198 @@ class Element:
     end: int = 0
     children: list[Element] = dataclasses.field(default_factory=list)
 
+    def places(self) -> Iterator[int]:
+        """Yields where it and the elements in it begin and end."""
+        yield from (self.begin, self.end)
+        for child in self.children:
+            yield from child.places()
+
 
 def with_tags(text: str, top: Element, translation: str, links: Sequence[Link]) -> str:
     """Returns the translation as HTML with the elements inside of `top`, which is around all of the text."""
-    placement = _Placement(text, translation, links)
-    return placement.rendered(top, 0, len(placement.words))
+    placement = _Placement(text, top, translation, links)
+    placement.find_runs(top)
+    placement.render(top, range(len(placement.target)), Characters(0, len(translation)))
+    return "".join(placement.pieces)
 
 
 class _Placement:
-    """The words of a translation, and for each of them the places in the text where the tokens begin it comes from."""
+    """What tags stand around in a text and in its translation: words and signs, here called units.
 
-    def __init__(self, text: str, translation: str, links: Sequence[Link]):
+    A word in which a tag stands, as in H<sub>2</sub>O, is several units, also of a translation that has the same word.
+    """
+
+    def __init__(self, text: str, top: Element, translation: str, links: Sequence[Link]):
         self.text, self.translation = text, translation
-        self.words = [Characters(*word.span()) for word in WORD.finditer(translation)]
-        self.origins: list[list[int]] = [[] for _ in self.words]
-        for link in links:
-            source = text[slice(*link.source)]
-            place = link.source.begin + len(source) - len(source.lstrip())
-            first = bisect.bisect_right(self.words, link.target.begin, key=lambda word: word.end)
-            last = bisect.bisect_left(self.words, link.target.end, key=lambda word: word.begin)
-            for origins in self.origins[first:last]:
-                origins.append(place)
-
-    def rendered(self, element: Element, first: int, last: int) -> str:
-        """Returns words `first` to `last`, with the elements inside of this one around some of them."""
-        # Without tags, the words come with what stands before and after them.
-        bounds = (self._begin(first), self._end(last)) if element.start_tag else (0, len(self.translation))
-        place, pieces = bounds[0], []
-        for child, begin, end in self._placed(element, first, last):
-            if begin < end:
-                start, stop = self._begin(begin), self._end(end)
-                inside = self.rendered(child, begin, end)
+        words, translated = ([Characters(*word.span()) for word in WORD.finditer(side)] for side in (text, translation))
+        places = sorted(set(top.places()))
+        divided = [_divided(word, places) for word in words]
+        first = list(itertools.accumulate(map(len, divided), initial=0))
+        self.source = list(itertools.chain.from_iterable(divided))
+        self.target: list[Characters] = []
+        self.linked: list[int] = []  # units of the translation that come from one of the text
+        self.runs_from: list[list[range]] = [[] for _ in self.source]  # where in `linked` those are that come from it
+        for word, origin in zip(translated, _origins(text, words, translation, translated, links), strict=True):
+            if origin is None:
+                self.target.append(word)
+                continue
+            units = list(enumerate(divided[origin], first[origin]))
+            if text[slice(*words[origin])] == translation[slice(*word)]:
+                own = [(number, _moved(unit, word.begin - words[origin].begin)) for number, unit in units]
             else:
-                follows_space = not child.begin or self.text[child.begin - 1].isspace()
-                start = stop = max(place, min(bounds[1], self._begin(begin) if follows_space else self._end(begin)))
-                inside = _empty(child)
-            pieces += [_escaped(self.translation[place:start]), child.start_tag, inside, child.end_tag]
-            place = stop
-        return "".join([*pieces, _escaped(self.translation[place : bounds[1]])])
+                own = [(max(units, key=lambda unit: unit[1].end - unit[1].begin)[0], word)]
+            for number, unit in own:
+                self.runs_from[number].append(range(len(self.linked), len(self.linked) + 1))
+                self.linked.append(len(self.target))
+                self.target.append(unit)
+        self.is_linked = set(self.linked)
+        ends = [self.linked[runs[-1].start] + 1 if runs else 0 for runs in self.runs_from]
+        self.after = list(itertools.accumulate(ends, lambda last, end: end or last, initial=0))
+        self.runs: dict[int, list[range]] = {}  # of the units in `linked` that come from inside of an element
+        self.pieces: list[str] = []
 
-    def _begin(self, word: int) -> int:
-        return self.words[word].begin if word < len(self.words) else len(self.translation)
+    def find_runs(self, element: Element) -> list[range]:
+        """Finds for each element all runs of linked units that come from inside of it, and returns its own."""
+        runs, units = [], self._units(element)
+        place = units.start
+        for child in element.children:
+            inside = self._units(child)
+            runs += [*itertools.chain(*self.runs_from[place : inside.start]), *self.find_runs(child)]
+            place = inside.stop
+        runs += itertools.chain(*self.runs_from[place : units.stop])
+        joined = self.runs[id(element)] = list[range]()
+        for run in sorted(runs, key=lambda run: run.start):
+            is_next = joined and joined[-1].stop == run.start
+            joined.append(range(joined.pop().start if is_next else run.start, run.stop))
+        return joined
 
-    def _end(self, word: int) -> int:
-        return self.words[word - 1].end if word else 0
+    def render(self, element: Element, own: range, within: Characters) -> None:
+        """Adds what is within characters to the pieces, with the elements inside of this one, which has these units."""
+        place = within.begin
+        for child, units in self._placed(element, own):
+            begin, end = (min(max(place, side), within.end) for side in self._bounds(child, units))
+            self.pieces += [_escaped(self.translation[place:begin]), child.start_tag]
+            self.render(child, units, Characters(begin, end))
+            self.pieces.append(child.end_tag)
+            place = end
+        self.pieces.append(_escaped(self.translation[place : within.end]))
 
-    def _placed(self, element: Element, first: int, last: int) -> list[tuple[Element, int, int]]:
-        """Returns the children with the words around which each is put, in order; none of these if it is empty."""
-        taken: dict[int, Element] = {}
-        full = [child for child in element.children if self.text[child.begin : child.end].strip()]
-        words: dict[int, list[int]] = {id(child): [] for child in element.children}
-        free, text = set(range(first, last)), self.text[element.begin : element.end].strip()
-        is_whole = len(full) == 1 and self.text[full[0].begin : full[0].end].strip() == text
-        own = {id(full[0]): sorted(free)} if is_whole else self._words_from(full, first, last)
-        for child in sorted(full, key=lambda child: -len(own[id(child)])):
-            chosen = self._longest_run([i for i in own[id(child)] if i in free], free)
-            chosen = self._with_signs(chosen, child, free) if chosen else self._near(child, element, sorted(free))
-            free.difference_update(chosen)
-            taken |= dict.fromkeys(chosen, child)
-            words[id(child)] = chosen
+    def _units(self, element: Element) -> range:
+        return _inside(self.source, Characters(element.begin, element.end))
+
+    def _placed(self, element: Element, own: range) -> list[tuple[Element, range]]:
+        """Returns the children with the units around which each is put, in order; none of these if it is empty."""
+        full = [child for child in element.children if self._units(child)]
+        is_whole = len(full) == 1 and self._units(full[0]) == self._units(element)
+        chosen = {id(child): own if is_whole else self._longest_run(child, own) for child in full}
+        without = [child for child in full if not chosen[id(child)]]
+        chosen |= self._near(without, element, own, chosen.values()) if without else {}
+        runs = sorted(filter(None, chosen.values()), key=lambda run: run.start)
         placed = []
         for number, child in enumerate(element.children):
-            chosen = words[id(child)]
-            begin = min(chosen) if chosen else self._place(child, element, first, last, taken)
-            placed.append((begin, begin + len(chosen), number, child))
-        return [(child, begin, end) for begin, end, _, child in sorted(placed)]
+            units = chosen.get(id(child)) or self._empty_at(child, element, own, runs)
+            placed.append((units.start, units.stop, number, child))
+        return [(child, range(begin, end)) for begin, end, _, child in sorted(placed)]
 
-    def _words_from(self, elements: Sequence[Element], first: int, last: int) -> dict[int, list[int]]:
-        """Returns for each element the words of which at least half of the tokens come from words inside of it."""
-        begins = [element.begin for element in elements]
-        found: dict[int, list[int]] = {id(element): [] for element in elements}
-        for word in range(first, last) if elements else ():
-            near = [(elements[max(0, bisect.bisect(begins, place) - 1)], place) for place in self.origins[word]]
-            inside = Counter(id(element) for element, place in near if element.begin <= place < element.end)
-            for element, count in inside.items():
-                if 2 * count >= len(near):
-                    found[element].append(word)
-        return found
+    def _longest_run(self, child: Element, own: range) -> range:
+        """Returns the longest run of units that come from inside of a child; others without an origin may be in it."""
+        runs = [range(self.linked[run.start], self.linked[run.stop - 1] + 1) for run in self.runs[id(child)]]
+        return max((run for run in runs if own.start <= run.start and run.stop <= own.stop), key=len, default=range(0))
 
-    def _longest_run(self, chosen: Sequence[int], free: Set[int]) -> list[int]:
-        """Returns the longest run of chosen words; words without an origin may be between them."""
-        runs: list[list[int]] = []
-        for i in chosen:
-            between = range(runs[-1][-1] + 1, i) if runs else ()
-            if runs and all(k in free and not self.origins[k] for k in between):
-                runs[-1] += [*between, i]
-            else:
-                runs.append([i])
-        return max(runs, key=len, default=[])
+    def _near(
+        self, children: Sequence[Element], element: Element, own: range, runs: Iterable[range]
+    ) -> dict[int, range]:
+        """Returns for each child the unit outside of runs that is about as far into the translation as it is, if any.
 
-    def _with_signs(self, chosen: list[int], child: Element, free: Set[int]) -> list[int]:
-        """Returns the words with the punctuation beside them, where the child begins or ends with punctuation, too."""
-        source = self.text[child.begin : child.end].strip()
-        sides = ((source[0], chosen[0] - 1), (source[-1], chosen[-1] + 1))
-        return sorted([*chosen, *(i for sign, i in sides if i in free and self._is_sign(i) and not LETTER.match(sign))])
-
-    def _is_sign(self, word: int) -> bool:
-        return not LETTER.search(self.translation[slice(*self.words[word])])
-
-    def _near(self, child: Element, element: Element, free: Sequence[int]) -> list[int]:
-        """Returns the free word that is about as far into the translation as the child is into the text, if any.
-
-        Words that come from nowhere else are preferred, and all words to punctuation.
+        Units that come from nowhere else are preferred, and all words to signs.
         """
-        share = ((child.begin + child.end) / 2 - element.begin) / max(1, element.end - element.begin)
-        expected = free[0] + share * (free[-1] + 1 - free[0]) - 0.5 if free else 0
-        return sorted(free, key=lambda i: (self._is_sign(i), bool(self.origins[i]), abs(i - expected)))[:1]
+        groups: dict[tuple[bool, bool], list[int]] = {kind: [] for kind in itertools.product((False, True), repeat=2)}
+        for unit in sorted(set(own).difference(*runs)):
+            groups[_is_sign(self.translation, self.target[unit]), unit in self.is_linked].append(unit)
+        near = {}
+        for child in children:
+            share = ((child.begin + child.end) / 2 - element.begin) / (element.end - element.begin)
+            expected = own.start + share * len(own) - 0.5
+            if group := next(filter(None, groups.values()), None):
+                place = bisect.bisect(group, expected)
+                place -= place == len(group) or (place > 0 and expected - group[place - 1] <= group[place] - expected)
+                near[id(child)] = range(unit := group.pop(place), unit + 1)
+        return near
 
-    def _place(self, child: Element, element: Element, first: int, last: int, taken: Mapping[int, Element]) -> int:
-        """Returns the word before which an empty child is put: after the words that come from those before it."""
-        if not self.text[element.begin : child.begin].strip():
-            return first
-        if not self.text[child.begin : element.end].strip():
-            return last
-        before = [(place, i) for i in range(first, last) for place in self.origins[i] if place < child.begin]
-        place = max(before)[1] + 1 if before else first
-        while first < place < last and place in taken and taken.get(place - 1) is taken[place]:
-            place += 1
-        return place
+    def _empty_at(self, child: Element, element: Element, own: range, runs: Sequence[range]) -> range:
+        """Returns the place of an empty child: after what comes from before it, and not inside of another child."""
+        units, place = self._units(element), self._units(child).start
+        unit = max(own.start, min(self.after[place] if place < units.stop else own.stop, own.stop))
+        unit = own.start if place == units.start else unit
+        before = bisect.bisect_left(runs, unit, key=lambda run: run.start)
+        unit = max(unit, runs[before - 1].stop if before else 0)
+        return range(unit, unit)
+
+    def _bounds(self, child: Element, units: range) -> tuple[int, int]:
+        """Returns the characters of the translation that are inside of a child with these units."""
+        follows_space = not child.begin or self.text[child.begin - 1].isspace()
+        own = self._units(child)
+        begin = self._place(child.begin, own.start, units.start, is_end=not units and not follows_space)
+        return begin, max(begin, self._place(child.end, own.stop, units.stop, is_end=bool(units) or not follows_space))
+
+    def _place(self, place: int, before: int, unit: int, *, is_end: bool) -> int:
+        """Returns the place between two units of the translation for one between two of the text, numbers before which.
+
+        It is the same if the same spaces are there, otherwise the end of the one unit or the beginning of the other.
+        """
+        own, other = _between(self.text, self.source, before), _between(self.translation, self.target, unit)
+        if self.text[slice(*own)] == self.translation[slice(*other)]:
+            return other.begin + place - own.begin
+        return other.begin if is_end else other.end
 
 
-def _empty(element: Element) -> str:
-    return "".join(child.start_tag + _empty(child) + child.end_tag for child in element.children)
+def _origins(
+    text: str, source: Sequence[Characters], translation: str, target: Sequence[Characters], links: Sequence[Link]
+) -> list[int | None]:
+    """Returns from which word of the text each of the translation comes: the one to which most of its links go.
+
+    A sign without a link comes from the sign that is beside the word from which the word beside it comes.
+    """
+    found: dict[int, Counter[int]] = defaultdict(Counter)
+    for link in links:
+        linked = _inside(source, link.source)
+        for number, word in enumerate(_inside(target, link.target) if linked else ()):
+            found[word][linked[min(number, len(linked) - 1)]] += 1
+    origins = [found[word].most_common(1)[0][0] if word in found else None for word in range(len(target))]
+    free = {number for number, word in enumerate(source) if _is_sign(text, word)}.difference(origins)
+    signs = [number for number, word in enumerate(target) if _is_sign(translation, word)]
+    for numbers, step, edge in ((signs, 1, -1), (signs[::-1], -1, len(source))):
+        for number in numbers:
+            beside = origins[number - step] if 0 <= number - step < len(target) else edge
+            if origins[number] is None and beside is not None and beside + step in free:
+                origins[number] = beside + step
+                free.remove(beside + step)
+    return origins
+
+
+def _divided(word: Characters, places: Sequence[int]) -> list[Characters]:
+    inside = places[bisect.bisect(places, word.begin) : bisect.bisect_left(places, word.end)]
+    return [Characters(*pair) for pair in itertools.pairwise([word.begin, *inside, word.end])]
+
+
+def _inside(units: Sequence[Characters], characters: Characters) -> range:
+    """Returns the numbers of the units of which characters are among these, or of the next one, if they are none."""
+    first = bisect.bisect(units, characters.begin, key=lambda unit: unit.end)
+    return range(first, bisect.bisect_left(units, characters.end, first, key=lambda unit: unit.begin))
+
+
+def _between(text: str, units: Sequence[Characters], number: int) -> Characters:
+    """Returns the characters before a unit and after the one before it."""
+    begin = units[number - 1].end if number else 0
+    return Characters(begin, units[number].begin if number < len(units) else len(text))
+
+
+def _is_sign(text: str, word: Characters) -> bool:
+    return not LETTER.search(text[slice(*word)])
+
+
+def _moved(characters: Characters, count: int) -> Characters:
+    return Characters(characters.begin + count, characters.end + count)
 
 
 def _escaped(text: str) -> str:

@@ -90,7 +90,7 @@ def in_capitals(text):
     [
         ("one <b>two</b>&nbsp;&amp; three", "ONE <b>TWO</b>&nbsp;&amp; THREE"),
         ("<p>one\n  two<p>three", "<p>ONE TWO</p><p>THREE</p>"),
-        ("a <i>b <b>c</i> d</b>", "A <i>B <b>C</b></i> <b>D</b>"),  # misnested, as browsers understand it
+        ("a <i>b <b>c</i> d</b>", "A <i>B <b>C</b></i><b> D</b>"),  # misnested, as browsers understand it
         ("<tr><td>one<td>two", "<tr><td>ONE</td><td>TWO</td></tr>"),
         ("one<br>two<img src=x alt='a dog'>", 'ONE<br>TWO<img src="x" alt="A DOG">'),
         ('<i translate="no" title="x">a <b>b</b></i> c', '<i translate="no" title="x">a <b>b</b></i> C'),
