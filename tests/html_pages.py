@@ -1,7 +1,7 @@
 """Whether pages come back unchanged where each text is its own translation: python -m tests.html_pages FOLDER.
 
-Every word that has a letter or a digit is linked with itself, as by a perfect alignment, and no sign is. What may differ
-is white space that browsers do not show, soft hyphens, and the encoding that a page declares.
+Every word that has a letter or a digit is linked with itself, as by a perfect alignment, and no sign is. What may
+differ is white space that browsers do not show, soft hyphens, and the encoding that a page declares.
 """
 
 import itertools
@@ -25,10 +25,8 @@ AS_IT_IS = ("pre", "textarea", "script", "style", "xmp", "listing")
 def unchanged(page: str) -> str:
     """Returns the page with its texts as their own translations."""
     parsed = HtmlText(page)
-    words = (
-        [Characters(*word.span()) for word in WORD.finditer(text) if LETTER.search(word[0])] for text in parsed.texts
-    )
-    links = ([Link(word, word) for word in own] for own in words)
+    words = ([word for word in WORD.finditer(text) if LETTER.search(word[0])] for text in parsed.texts)
+    links = ([Link(*(Characters(*word.span()),) * 2) for word in own] for own in words)
     return parsed.rendered(zip(parsed.texts, links, strict=True))
 
 
@@ -48,7 +46,7 @@ def tree(page: bytes | str, *, is_fragment: bool = False) -> list[str]:
         text = piece
         if not piece.startswith(("<", "=")):
             text = re.sub(r"[ \t\n\f\r]+", " ", piece.replace("\xad", ""))
-            before = next((own for own in reversed(found) if not own.startswith("<")), "")
+            before = next((own for own in reversed(found) if not own.startswith(("<", "="))), "")
             text = text.removeprefix(" ") if before.endswith(" ") else text
         if text:
             found.append(text)
@@ -89,7 +87,7 @@ def main(folder: Path) -> None:
         counts["unchanged" if first == second else "changed"] += 1
         if first != second:
             place = next(i for i, pair in enumerate(itertools.zip_longest(first, second)) if pair[0] != pair[1])
-            print(f"{path.name}: {first[place - 3 : place + 3]} became {second[place - 3 : place + 3]}")
+            print(f"{path.name}: {first[max(0, place - 3) : place + 3]} became {second[max(0, place - 3) : place + 3]}")
     print(", ".join(f"{count} {what}" for what, count in counts.items()))
 
 

@@ -27,9 +27,12 @@ except ModuleNotFoundError as error:
 
 ATTRIBUTES = ("title", "alt", "placeholder", "aria-label")
 MAX_DEPTH = 200  # elements in each other; several functions here call themselves for each
-# How a document begins; what only looks like one of its tags, as in an attribute, makes none of a fragment.
+_RAW = "iframe|noembed|noframes|noscript|script|style|textarea|title|xmp"  # in which tags are text
+# Up to the first tag that makes HTML a document; not one in a comment, a script or an attribute.
 _DOCUMENT = re.compile(
-    r"(?:\s|\ufeff|<!--(?>-?>|.*?--!?>)|<\?[^>]*>)*+(?:(?P<doctype><!doctype[^>]*>)|<(?:html|head|body|frameset)\b)",
+    rf"(?:[^<]++|<!--(?>-?>|.*?(?:--!?>|\Z))|<({_RAW})\b(?>.*?(?:</\1|\Z))|"
+    r"<(?!!doctype|(?:html|head|body|frameset)\b)(?:/?[a-z](?:=\s*(?:\"[^\"]*\"|'[^']*')|[^>])*+)?+)*+"
+    r"<(?P<doctype>!doctype[^>]*>)?",
     re.IGNORECASE | re.DOTALL,
 )
 _CHARSET = re.compile(r"(?<=charset=)[^;]*", re.IGNORECASE)
@@ -207,7 +210,7 @@ def _parsed(text: str) -> tuple[list[LexborNode], str]:
     while node:
         nodes.append(node)
         node = node.next
-    return nodes, (document["doctype"] or "") if document else ""
+    return nodes, f"<{(document and document['doctype']) or '!DOCTYPE html>'}"
 
 
 def _keep_line_breaks(part: LexborHTMLParser | LexborNode) -> None:
@@ -237,10 +240,8 @@ def _is_opaque(node: LexborNode) -> bool:
 
 
 def _is_not_to_be_translated(node: LexborNode) -> bool:
-    attributes = node.attributes
-    return (attributes.get("translate") or "").lower() == "no" or "notranslate" in (
-        attributes.get("class") or ""
-    ).split()
+    translate, classes = (node.attributes.get(name) or "" for name in ("translate", "class"))
+    return translate.lower() == "no" or "notranslate" in classes.split()
 
 
 def _translated_attributes(node: LexborNode) -> Iterator[tuple[LexborNode, str]]:
