@@ -43,7 +43,7 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     Raises UserError if the file cannot be read, is truncated or damaged, or is not UTF-8.
     """
     path = Path(path)
-    with unreadable_as_user_error(path), _open(path) as stream:
+    with unreadable_as_user_error(path), open_binary(path) as stream:
         yield from decode_lines(stream, str(path))
 
 
@@ -114,7 +114,8 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
-def _open(path: Path) -> BinaryIO | gzip.GzipFile:
+def open_binary(path: Path) -> BinaryIO | gzip.GzipFile:
+    """Opens a file, which is gzipped if its name ends in .gz; raises OSError or EOFError if that is not possible."""
     if not is_gzip(path):
         return path.open("rb")
     if path.is_file() and not path.stat().st_size:

@@ -78,10 +78,10 @@ def main(folder: Path) -> None:
     for path in sorted(folder.iterdir()):
         page = path.read_bytes()
         try:
-            after = unchanged(decode_html(page))
+            after = unchanged(decode_html(page, path.name))
         except UserError as error:
             counts["refused"] += 1
-            print(f"{path.name}: {error}")
+            print(error)
             continue
         first, second = tree(page), tree(after)
         counts["unchanged" if first == second else "changed"] += 1

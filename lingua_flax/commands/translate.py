@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lingua_flax.commands.translator_command import LineOptions, TranslatorCommand, open_translator
 from lingua_flax.data.glossary import read_glossary
-from lingua_flax.data.text_files import check_aligned, chunks, decode_lines, encode_lines, read_lines
+from lingua_flax.data.text_files import (
+    check_aligned,
+    chunks,
+    decode_lines,
+    encode_lines,
+    open_binary,
+    read_lines,
+    unreadable_as_user_error,
+)
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.figures import FORMATS
 from lingua_flax.host.files import check_distinct_files, check_writable
@@ -40,7 +48,7 @@ class TranslateCommand(TranslatorCommand, LineOptions, schema.AlignmentOptions):
     """File for the translations, one per input line, plain or .gz; by default standard output."""
     format: Literal["text", "html"] | None = None
     """html: translate the text of a document or a fragment, around which its tags stay; by default, if the name of the
-    input or of the output ends in .html or .htm."""
+    input or of the output ends in .html or .htm. It is read in the encoding that it declares and written in UTF-8."""
     prefix: str | None = None
     """Text with which the translation of every line must begin."""
     prefix_file: Path | None = None
@@ -118,7 +126,9 @@ def open_input(options: TranslateCommand) -> Iterator[tuple[str, str]]:
 
 def open_lines(options: TranslateCommand) -> Iterator[str]:
     """Returns the lines to translate; with --attention, the only one."""
-    if options.input:
+    if options.is_html and (options.input or sys.stdin):
+        lines = iter([read_html(options)])  # a single one
+    elif options.input:
         lines = iter(list(read_lines(options.input)))  # all, to find an invalid one before anything is written
     elif sys.stdin is None:
         raise UserError("standard input is closed; give the text with --input")
@@ -132,6 +142,16 @@ def open_lines(options: TranslateCommand) -> Iterator[str]:
     if not at_a_terminal(options) and next(lines, None) is not None:
         raise UserError(f"{options.input or 'standard input'}: --attention shows a single sentence; give only one line")
     return iter([line])
+
+
+def read_html(options: TranslateCommand) -> str:
+    """Returns the HTML to translate."""
+    from lingua_flax.translation.html_text import decode_html
+
+    if not options.input:
+        return decode_html(sys.stdin.buffer.read(), "standard input")
+    with unreadable_as_user_error(options.input), open_binary(options.input) as stream:
+        return decode_html(stream.read(), str(options.input))
 
 
 def at_a_terminal(options: TranslateCommand) -> bool:
@@ -168,7 +188,8 @@ def _translate(translator: Translator, pairs: Iterator[tuple[str, str]], options
     if options.is_html:
         from lingua_flax.translation.html_text import translate_html
 
-        html = translate_html(translator, "\n".join(line for line, _ in pairs), options)
+        ((page, _),) = pairs
+        html = translate_html(translator, page, options).removesuffix("\n")
         with open(output or os.dup(sys.stdout.fileno()), "wb") as out:
             out.write(encode_lines([html], options.output or ""))
         return

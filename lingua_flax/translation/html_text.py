@@ -185,13 +185,13 @@ class HtmlText:
         return self._inline[node.mem_id]
 
 
-def decode_html(content: bytes) -> str:
-    """Returns the text of HTML that is in the encoding it declares; raises UserError if it is not valid UTF-8."""
+def decode_html(content: bytes, name: str) -> str:
+    """Returns HTML that is in the encoding it declares; raises UserError, with its name, if it is not valid UTF-8."""
     try:
         return LexborHTMLParser(content, encoding=True).raw_html.decode()
     except UnicodeDecodeError as error:
         remedy = 'declare its encoding at its beginning, such as <meta charset="iso-8859-1">'
-        raise UserError(f"the HTML is not valid UTF-8 (byte 0x{content[error.start]:02x}); {remedy}") from error
+        raise UserError(f"{name}: not valid UTF-8 (byte 0x{error.object[error.start]:02x}); {remedy}") from error
 
 
 def _parsed(text: str) -> tuple[list[LexborNode], str]:

@@ -39,6 +39,8 @@ class Element:
 
 def with_tags(text: str, top: Element, translation: str, links: Sequence[Link]) -> str:
     """Returns the translation as HTML with the elements inside of `top`, which is around all of the text."""
+    if not top.children:
+        return _escaped(translation)
     placement = _Placement(text, top, translation, links)
     placement.find_runs(top)
     placement.render(top, range(len(placement.target)), Characters(0, len(translation)))
