@@ -29,6 +29,7 @@ TAG_START = "<2"
 MIXTURE_TAG = "<bt>"  # marks sources of corpora with tag_source, such as back-translations (Caswell et al. 2019)
 MAX_UNKNOWN_SHARE = 0.5  # of characters; of text with more, the tokenizer does not know the script
 SPACE = "\u2581"  # represents, in a piece, the space before a word
+_NOT_COUNTED = re.compile(f"[{SPACE}{PLACEHOLDERS}]")
 CONTROL_PIECES = ("<s>", "</s>")
 # Decoded text has to be one line, but byte pieces and pieces of the corpus can contain line breaks.
 LINE_BREAKS = str.maketrans({"\n": " ", "\r": " "})
@@ -115,12 +116,12 @@ class Tokenizer:
         return [self.target.decode([int(i) for i in ids]).translate(LINE_BREAKS) for ids in sentences]
 
     def unknown_share(self, source: Protected, ids: Sequence[int]) -> float:
-        """Returns the share of a source's characters, without spaces, for which there is no piece, nor bytes."""
+        """Returns the share of a source's characters, without spaces and spans, for which there is no piece."""
         if UNK_ID not in ids:
             return 0.0
-        known = [i for i in ids if i != UNK_ID and not self.source.is_control(i)]
-        characters = len(self.source.normalize(source.text).replace(SPACE, ""))
-        return 1.0 - sum(len(piece.replace(SPACE, "")) for piece in self.source_pieces(known)) / max(1, characters)
+        known = "".join(self.source_pieces([i for i in ids if i != UNK_ID and not self.source.is_control(i)]))
+        counts = [len(_NOT_COUNTED.sub("", text)) for text in (known, self.source.normalize(source.text))]
+        return 1.0 - counts[0] / max(1, counts[1])
 
     def unknown_words(self, source: Protected) -> UnknownWords:
         """Returns the words of a source that the training text never had."""

@@ -27,10 +27,10 @@ except ModuleNotFoundError as error:
 
 ATTRIBUTES = ("title", "alt", "placeholder", "aria-label")
 MAX_DEPTH = 200  # elements in each other; several functions here call themselves for each
-_RAW = "iframe|noembed|noframes|noscript|script|style|textarea|title|xmp"  # in which tags are text
+_RAW = "iframe noembed noframes noscript script style textarea title xmp".split()  # in which tags are text
 # Up to the first tag that makes HTML a document; not one in a comment, a script or an attribute.
 _DOCUMENT = re.compile(
-    rf"(?:[^<]++|<!--(?>-?>|.*?(?:--!?>|\Z))|<({_RAW})\b(?>.*?(?:</\1|\Z))|"
+    rf"(?:[^<]++|<!--(?>-?>|.*?(?:--!?>|\Z))|{'|'.join(rf'<{tag}\b(?>.*?(?:</{tag}|\Z))' for tag in _RAW)}|"
     r"<(?!!doctype|(?:html|head|body|frameset)\b)(?:/?[a-z](?:=\s*(?:\"[^\"]*\"|'[^']*')|[^>])*+)?+)*+"
     r"<(?P<doctype>!doctype[^>]*>)?",
     re.IGNORECASE | re.DOTALL,
@@ -61,7 +61,7 @@ def translate_html(translator: Translator, text: str, options: DecodingOptions =
     Raises UserError if an option is invalid, or elements are nested too deep.
     """
     page = HtmlText(text)
-    translations = translator.translate(page.texts, options, **how)
+    translations = translator.translate(page.texts, options, are_lines=False, **how)
     links = align_translations(translator, translations, wanted=page.needs_links)
     return page.rendered(zip([translation.text for translation in translations], links, strict=True))
 

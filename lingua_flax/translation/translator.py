@@ -23,7 +23,7 @@ from lingua_flax.translation import decoding
 from lingua_flax.translation.batched_search import compile_search, search_parts
 from lingua_flax.translation.hypotheses import ScoredTranslation, Translation
 from lingua_flax.translation.line_splitting import divide_text, split_lines
-from lingua_flax.translation.line_warnings import warn_after_search, warn_before_search
+from lingua_flax.translation.line_warnings import LineWarnings
 from lingua_flax.translation.loading import SCORING_BATCH_SIZE, TrainedNetwork
 from lingua_flax.translation.requests import Part, Request, to_search
 
@@ -60,6 +60,7 @@ class Translator(TrainedNetwork):
         prefixes: Sequence[str] | None = None,
         first_line: int = 1,
         warn: bool = True,
+        are_lines: bool = True,
         after_batch: Callable[[int], None] = lambda sentences: None,
         **overrides: Any,
     ) -> list[Translation]:
@@ -77,6 +78,7 @@ class Translator(TrainedNetwork):
           prefixes: text that the translation of each line must begin with, "" for none.
           first_line: number of lines[0], used in messages and to seed sampling.
           warn: whether to log lines that are cut, not translated or unknown, or whose translation reaches its limit.
+          are_lines: whether warnings name lines by their numbers, and not, as what is no line, by their beginnings.
           after_batch: called with the number of lines of which nothing is translated or the first part is kept, then
             after each batch with the number of lines whose first part was in it; may raise to stop.
           **overrides: fields of DecodingOptions that replace those of `options`, such as beam_size=5.
@@ -89,7 +91,8 @@ class Translator(TrainedNetwork):
         request = self.request(options, num_hypotheses, first_line, **overrides)
         if prefixes is not None and len(prefixes) != len(lines):
             raise UserError(f"{len(lines):,} lines, but {len(prefixes):,} prefixes; there must be one for each line")
-        return self._translated(lines, divided, request, prefixes or (), warn=warn, after_batch=after_batch)
+        warnings = LineWarnings(first_line, () if are_lines else lines) if warn else None
+        return self._translated(lines, divided, request, prefixes or (), warnings, after_batch)
 
     def translate_sentences(
         self,
@@ -104,7 +107,9 @@ class Translator(TrainedNetwork):
         """Translates sentences of a corpus, whatever they consist of, without looking up words; as `translate`."""
         divided = split_lines(self, sentences, one_sentence=True)
         request = self.request(options, 1, first_line, **overrides)
-        return self._translated(sentences, divided, request, (), warn=warn, after_batch=after_batch)
+        return self._translated(
+            sentences, divided, request, (), LineWarnings(first_line) if warn else None, after_batch
+        )
 
     def request(
         self, options: DecodingOptions, num_hypotheses: int = 1, first_line: int = 1, **overrides: Any
@@ -122,22 +127,21 @@ class Translator(TrainedNetwork):
         divided: Sequence[Sequence[Part]],
         request: Request,
         prefixes: Sequence[str],
-        *,
-        warn: bool,
+        warnings: LineWarnings | None,
         after_batch: Callable[[int], None],
     ) -> list[Translation]:
         if isinstance(lines, str):
             raise TypeError("translate takes a list of lines, not a single string")
         parts = request.parts(divided, prefixes)
-        if warn:
-            warn_before_search(divided, parts, prefixes, request.first_line, self.max_length)
+        if warnings:
+            warnings.before_search(divided, parts, prefixes, self.max_length)
         after_batch(len(lines) - sum(part.part == 0 for part in to_search(parts)))  # begun without a batch
         for report in (after_batch, lambda _: after_batch(0)):
             searched = to_search(parts)
             parts = request.restored(parts, search_parts(self, searched, request.options, report))
         translations = request.joined(lines, parts)
-        if warn:
-            warn_after_search(translations, parts, searched, request.first_line)
+        if warnings:
+            warnings.after_search(translations, parts, searched)
         return translations
 
     def warm_up(self, lines: Sequence[str], options: DecodingOptions) -> None:
