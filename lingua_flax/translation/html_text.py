@@ -27,10 +27,13 @@ except ModuleNotFoundError as error:
 
 ATTRIBUTES = ("title", "alt", "placeholder", "aria-label")
 MAX_DEPTH = 200  # elements in each other; several functions here call themselves for each
-_RAW = "iframe noembed noframes noscript script style textarea title xmp".split()  # in which tags are text
+_IN_SCRIPTS = "|".join(  # and other elements in which tags are text
+    rf"<{tag}\b(?>.*?(?:</{tag}|\Z))"
+    for tag in ("iframe", "noembed", "noframes", "noscript", "script", "style", "textarea", "title", "xmp")
+)
 # Up to the first tag that makes HTML a document; not one in a comment, a script or an attribute.
 _DOCUMENT = re.compile(
-    rf"(?:[^<]++|<!--(?>-?>|.*?(?:--!?>|\Z))|{'|'.join(rf'<{tag}\b(?>.*?(?:</{tag}|\Z))' for tag in _RAW)}|"
+    rf"(?:[^<]++|<!--(?>-?>|.*?(?:--!?>|\Z))|{_IN_SCRIPTS}|"
     r"<(?!!doctype|(?:html|head|body|frameset)\b)(?:/?[a-z](?:=\s*(?:\"[^\"]*\"|'[^']*')|[^>])*+)?+)*+"
     r"<(?P<doctype>!doctype[^>]*>)?",
     re.IGNORECASE | re.DOTALL,
