@@ -7,6 +7,7 @@ differ is white space that browsers do not show, soft hyphens, and the encoding 
 import itertools
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from lingua_flax.translation.html_text import HtmlText, decode_html
 from lingua_flax.translation.word_alignment import Link
 from lingua_flax.translation.words import LETTER
 
-AS_IT_IS = ("pre", "textarea", "script", "style", "xmp", "listing")
+AS_IT_IS = ("pre", "textarea", "script", "style", "xmp", "listing")  # the white space in it counts
 
 
 def unchanged(page: str) -> str:
@@ -30,35 +31,31 @@ def unchanged(page: str) -> str:
     return parsed.rendered(zip(parsed.texts, links, strict=True))
 
 
-def tree(page: bytes | str, *, is_fragment: bool = False) -> list[str]:
+def tree(page: str, *, is_fragment: bool = False) -> list[str]:
     """Returns the tags, comments and texts of a page in order."""
-    if is_fragment:
-        page = f"<!---->{page}"
-        parser = LexborHTMLParser(page, is_fragment=True, fragment_tag="template", scripting=True)
-    else:
-        parser = LexborHTMLParser(page, encoding=True, scripting=True)
-    nodes, node = [], parser.root.next if is_fragment else parser.root.parent.first_child
+    text = f"<!---->{page}" if is_fragment else page
+    parser = LexborHTMLParser(text, is_fragment=is_fragment, fragment_tag="template", scripting=True)
+    node = parser.root.next if is_fragment else parser.root.parent.first_child
+    found = []
+    is_after_space = False
     while node:
-        nodes.append(node)
+        for piece in _pieces(node, page):
+            text = piece
+            if not piece.startswith(("<", "=")):
+                text = re.sub(r"[ \t\n\f\r]+", " ", piece)
+                text = text.removeprefix(" ") if is_after_space else text
+                is_after_space = text.endswith(" ") or (is_after_space and not text)
+            found += [text] if text else []
         node = node.next
-    found = [""]
-    for piece in itertools.chain.from_iterable(map(_pieces, nodes)):
-        text = piece
-        if not piece.startswith(("<", "=")):
-            text = re.sub(r"[ \t\n\f\r]+", " ", piece.replace("\xad", ""))
-            before = next((own for own in reversed(found) if not own.startswith(("<", "="))), "")
-            text = text.removeprefix(" ") if before.endswith(" ") else text
-        if text:
-            found.append(text)
     return found
 
 
-def _pieces(node: LexborNode) -> Iterator[str]:
+def _pieces(node: LexborNode, page: str) -> Iterator[str]:
     if node.is_text_node:
-        is_raw = node.parent and node.parent.tag in AS_IT_IS
-        yield f"={node.text_content}" if is_raw else node.text_content.replace("<", "&lt;").replace("=", "&eq;")
-    elif not node.is_element_node:
-        yield node.html.replace("\xad", "")
+        text = node.text_content.replace("\xad", "")
+        yield f"={text}" if node.parent and node.parent.tag in AS_IT_IS else re.sub("[<=]", r"&\g<0>", text)
+    elif not node.is_element_node:  # selectolax leaves out what type a document is of
+        yield re.search("<!doctype[^>]*>", page, re.IGNORECASE)[0] if node.tag == "-doctype" else node.html
     else:
         attributes = {name: (value or "").replace("\xad", "") for name, value in node.attributes.items()}
         if node.tag == "meta":
@@ -69,25 +66,25 @@ def _pieces(node: LexborNode) -> Iterator[str]:
             yield from tree(node.text(), is_fragment=True)
         else:
             for child in node.iter(include_text=True):
-                yield from _pieces(child)
+                yield from _pieces(child, page)
         yield f"</{node.tag}>"
 
 
 def main(folder: Path) -> None:
-    counts = {"unchanged": 0, "changed": 0, "refused": 0}
+    counts = Counter(unchanged=0, changed=0, refused=0)
     for path in sorted(folder.iterdir()):
-        page = path.read_bytes()
         try:
-            after = unchanged(decode_html(page, path.name))
+            page = decode_html(path.read_bytes(), path.name)
+            pair = [tree(text) for text in (page, unchanged(page))]
         except UserError as error:
             counts["refused"] += 1
             print(error)
             continue
-        first, second = tree(page), tree(after)
-        counts["unchanged" if first == second else "changed"] += 1
-        if first != second:
-            place = next(i for i, pair in enumerate(itertools.zip_longest(first, second)) if pair[0] != pair[1])
-            print(f"{path.name}: {first[max(0, place - 3) : place + 3]} became {second[max(0, place - 3) : place + 3]}")
+        counts["unchanged" if pair[0] == pair[1] else "changed"] += 1
+        differing = (i for i, (before, after) in enumerate(itertools.zip_longest(*pair)) if before != after)
+        for place in itertools.islice(differing, 1):
+            before, after = (side[max(0, place - 3) : place + 3] for side in pair)
+            print(f"{path.name}: {before} became {after}")
     print(", ".join(f"{count} {what}" for what, count in counts.items()))
 
 
