@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from lingua_flax.commands.translate import TranslateCommand
 from lingua_flax.data.tokenizer import Characters
 from lingua_flax.host.errors import UserError
-from lingua_flax.translation.html_text import HtmlText
+from lingua_flax.translation.html_text import HtmlText, translate_html
+from lingua_flax.translation.line_warnings import NOT_TRANSLATED
+from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.word_alignment import Link
 from tests.helpers.commands import succeed
 from tests.html_pages import tree, unchanged
@@ -122,6 +124,13 @@ def in_capitals(text):
             "<!DOCTYPE html><html><head><title>ONE &lt; TWO</title></head><body><p>THREE</p></body></html>",
         ),
         ("  one  <p>1 &lt; 2 <b></b></p>", " ONE <p>1 &lt; 2 <b></b></p>"),
+        ('<p title="a <body>"><i translate=NO>b</i>', '<p title="A &lt;BODY&gt;"><i translate="NO">b</i></p>'),
+        ("&#x10F000; one <img>", "\U0010f000 ONE <img>"),
+        (
+            "<meta content='a; charset=x' http-equiv=Content-Type>",
+            '<meta content="a; charset=utf-8" http-equiv="Content-Type">',
+        ),
+        ("cat<sup><a>1</a></sup> <a>sa&shy;id</a> 9<sub>2</sub>", "CAT<sup><a>1</a></sup> <a>SAID</a> 9<sub>2</sub>"),
     ],
 )
 def test_structure_stays(page, rendered):
@@ -142,6 +151,8 @@ def test_structure_stays(page, rendered):
         ("one <!-- x -->two three", "trois deux un", [2, 1, 0], "trois deux un<!-- x -->"),
         ("<b>He ran.</b> She sat.", "Il courait. Elle s'assit.", [0, 1, 2, 3, 3], "<b>Il courait.</b> Elle s'assit."),
         ("x <i>“go”</i> y", "z « va » w", [0, 1, 2], "z <i>« va »</i> w"),
+        ("H<sub>2</sub>O <b>s</b>", "le O2 H2O", [1, None, 0], "<b>le</b> O2 H<sub>2</sub>O"),
+        ("a cat.<sup>1</sup> b", "w un chat v", [2, 0, 1, None], "w un chat<sup>1</sup> v"),
     ],
 )
 def test_tags_follow_their_words(page, translation, partners, rendered):
@@ -157,16 +168,22 @@ def test_deep_pages_are_refused_in_a_sentence():
         HtmlText("<b>" * 5000 + "one")
 
 
-@pytest.mark.parametrize(("unit", "around"), [("<b>one</b> ", ""), ("<b>a</b> ", "<i>" * 150)])
-def test_pages_take_linear_time(unit, around):
+UNITS = ["<b>a</b> ", "a <i></i>", "<i></i> ", "a<!-- -->", "a<sup>1</sup> ", "<img> a ", "a-<b>,</b>"]
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+@pytest.mark.parametrize(("unit", "around"), [*((unit, "") for unit in UNITS), ("<b>a</b> ", "<i>" * 150)])
+def test_pages_take_linear_time(unit, around, is_linked):
     """Ten times the elements take at most 15 times as long, also in other elements."""
 
     def seconds(count):
+        started = time.thread_time()
         page = HtmlText(around + unit * count)
-        translations = [in_capitals(text) for text in page.texts]
+        seconds = time.thread_time() - started
+        translations = [in_capitals(text) if is_linked else (text, []) for text in page.texts]
         started = time.thread_time()
         page.rendered(translations)
-        return time.thread_time() - started
+        return seconds + time.thread_time() - started
 
     assert any(seconds(1000) < 15 * seconds(100) for _ in range(10))
 
@@ -182,3 +199,18 @@ def test_pages_are_translated_by_the_command(trained, run, tmp_path):
     assert parts_of(written)[0] == parts_of(f"<html><head></head><body>{page}</body></html>")[0]
     assert succeed(run, "translate", *command, "--format", "html", input=page).stdout == written
     assert not TranslateCommand.read([*command, "--format", "text", "--input", "page.html"]).is_html
+    source.write_bytes('<meta charset="iso-8859-1"><p translate="no">é</p><p>one</p>'.encode("latin-1"))
+    succeed(run, "translate", *command, "--input", source, "--output", output)
+    assert output.read_text("utf-8").startswith('<meta charset="utf-8"><p translate="no">é</p><p>')
+    source.write_bytes(b"<p>\xe9</p>")
+    refused = run("translate", *command, "--input", source)
+    assert refused.returncode == 2
+    assert "page.html: not valid UTF-8 (byte 0xe9); declare" in refused.stderr
+
+
+def test_warnings_name_texts_and_no_images(trained, caplog):
+    page = "<p><img> one <img> <img>. <code>x</code><p><code>x</code>. two.<p><img> Привет мир <b>и</b> всё"
+    translate_html(Translator.load(trained[0]), page, beam_size=1)
+    assert [text for text in caplog.messages if text.startswith(NOT_TRANSLATED)] == [
+        f'{NOT_TRANSLATED}: "Привет мир и всё"'
+    ]
