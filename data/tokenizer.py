@@ -120,8 +120,8 @@ class Tokenizer:
         if UNK_ID not in ids:
             return 0.0
         known = "".join(self.source_pieces([i for i in ids if i != UNK_ID and not self.source.is_control(i)]))
-        counts = [len(_NOT_COUNTED.sub("", text)) for text in (known, self.source.normalize(source.text))]
-        return 1.0 - counts[0] / max(1, counts[1])
+        count, of_all = (len(_NOT_COUNTED.sub("", text)) for text in (known, self.source.normalize(source.text)))
+        return 1.0 - count / of_all if of_all else 0.0
 
     def unknown_words(self, source: Protected) -> UnknownWords:
         """Returns the words of a source that the training text never had."""

@@ -156,7 +156,7 @@ class HtmlText:
             elif isinstance(piece, HtmlText):
                 piece = piece.rendered(itertools.islice(results, len(piece.texts)))
             rendered.append(piece)
-        return "".join(rendered)
+        return "".join(rendered).replace("\r", "&#13;")  # only as a reference does it survive parsing
 
     def _pieces(self, nodes: Iterable[LexborNode]) -> Iterator["str | _Run | HtmlText"]:
         """Yields what the HTML of the nodes consists of: what is to be translated, and the rest."""

@@ -99,9 +99,8 @@ def _halve_until_fits(text: Protected, fits: Callable[[Protected], bool]) -> lis
 
 def _looked_up(network: TrainedNetwork, part: Part) -> Part:
     tokenizer, text = network.tokenizer, part.protected
-    if not text.has_words_around_spans:
-        return part._replace(is_kept=True)
-    if not network.translate_unknown and tokenizer.unknown_share(text, part.source) > MAX_UNKNOWN_SHARE:
-        return part._replace(is_kept=True, is_unknown=True)
+    is_unknown = not network.translate_unknown and tokenizer.unknown_share(text, part.source) > MAX_UNKNOWN_SHARE
+    if is_unknown or not text.has_words_around_spans:
+        return part._replace(is_kept=True, is_unknown=is_unknown)
     places, are_most = tokenizer.unknown_words(text)
     return part._replace(unknown=tuple(part.text[begin:end] for begin, end in places), is_guess=are_most)

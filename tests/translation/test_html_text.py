@@ -47,7 +47,7 @@ def word_links(text, translation, partners):
 
 OPAQUE = ["<br>", "<hr>", "<wbr>", "<code>x=1</code>", "<b></b>", "<script>a<b</script>"]
 OPAQUE += ["<img src='a'>", "<pre>a\n b</pre>", "<!-- note -->", '<i class="notranslate">Q</i>']
-OPAQUE += ['<span translate="no">Acme</span>', "<textarea>\n\na b</textarea>", "<sup><a>1</a></sup>", "&nbsp;"]
+OPAQUE += ['<span translate="no">Acme</span>', "<pre>a&#13;\nb</pre>", "<sup><a>1</a></sup>", "&nbsp;"]
 OPAQUE += ["<noscript><p>some</p><img></noscript>", "won&shy;der", "<b> </b>", "&#x10F000;", "<pre>\n\na</pre>"]
 LEAVES = st.text("abc xyzé\u4e2d .,\u00a0&<", max_size=12).map(html.escape) | st.sampled_from(OPAQUE)
 TAGS = st.sampled_from(["b", "i", "sub", "sup", "a href='x'", "span", "u", "div title='Some words'"])
@@ -70,7 +70,15 @@ def parts_of(page):
 # Links are not in each other, nor around blocks: what parsers make of those cannot be written as HTML.
 WHOLE_PAGES = st.tuples(
     st.sampled_from(["", "<!DOCTYPE html>", '<!DOCTYPE html PUBLIC "x">', "<html lang=en>", "a <!-- <html> -->"]),
-    st.sampled_from(["", "<title>a b</title>", "<noscript><img></noscript><title>a</title>", "<p title='<body>'>"]),
+    st.sampled_from(
+        [
+            "",
+            "<title>a b</title>",
+            "<noscript><img></noscript><title>a</title>",
+            "<p title='&#13;<body>'>",
+            "<textarea>\n\na</textarea>",
+        ]
+    ),
     st.text("abc ,.()-", max_size=8).map(lambda text: f"<p>{text}<a href=x>{text}</a> <a><img></a>") | PAGES,
     PAGES,
 ).map("".join)
