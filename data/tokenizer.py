@@ -119,8 +119,9 @@ class Tokenizer:
         """Returns the share of a source's characters, without spaces and spans, for which there is no piece."""
         if UNK_ID not in ids:
             return 0.0
-        known = "".join(self.source_pieces([i for i in ids if i != UNK_ID and not self.source.is_control(i)]))
-        count, of_all = (len(_NOT_COUNTED.sub("", text)) for text in (known, self.source.normalize(source.text)))
+        known = [i for i in ids if i != UNK_ID and not self.source.is_control(i)]
+        texts = "".join(self.source_pieces(known)), self.source.normalize(source.text)
+        count, of_all = (len(_NOT_COUNTED.sub("", text)) for text in texts)
         return 1.0 - count / of_all if of_all else 0.0
 
     def unknown_words(self, source: Protected) -> UnknownWords:

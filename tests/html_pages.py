@@ -10,8 +10,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from selectolax.lexbor import LexborHTMLParser, LexborNode
+from selectolax.lexbor import LexborHTMLParser
 
 from lingua_flax.data.glossary import WORD
 from lingua_flax.data.tokenizer import Characters
@@ -35,7 +36,8 @@ def tree(page: str, *, is_fragment: bool = False) -> list[str]:
     """Returns the tags, comments and texts of a page in order."""
     text = f"<!---->{page}" if is_fragment else page
     parser = LexborHTMLParser(text, is_fragment=is_fragment, fragment_tag="template", scripting=True)
-    node = parser.root.next if is_fragment else parser.root.parent.first_child
+    root: Any = parser.root
+    node = root.next if is_fragment else root.parent.first_child
     found = []
     is_after_space = False
     while node:
@@ -50,12 +52,12 @@ def tree(page: str, *, is_fragment: bool = False) -> list[str]:
     return found
 
 
-def _pieces(node: LexborNode, page: str) -> Iterator[str]:
+def _pieces(node: Any, page: str) -> Iterator[str]:
     if node.is_text_node:
         text = node.text_content.replace("\xad", "")
         yield f"={text}" if node.parent and node.parent.tag in AS_IT_IS else re.sub("[<=]", r"&\g<0>", text)
     elif not node.is_element_node:  # selectolax leaves out what type a document is of
-        yield re.search("<!doctype[^>]*>", page, re.IGNORECASE)[0] if node.tag == "-doctype" else node.html
+        yield re.findall("(?i)<!doctype[^>]*>", page)[0] if node.tag == "-doctype" else node.html
     else:
         attributes = {name: (value or "").replace("\xad", "") for name, value in node.attributes.items()}
         if node.tag == "meta":

@@ -137,14 +137,14 @@ class _Placement:
 
         Units that come from nowhere else are preferred, and all words to signs.
         """
-        groups: dict[tuple[bool, bool], list[int]] = {kind: [] for kind in itertools.product((False, True), repeat=2)}
+        groups: list[list[int]] = [[], [], [], []]
         for unit in sorted(set(own).difference(*runs)):
-            groups[_is_sign(self.translation, self.target[unit]), unit in self.is_linked].append(unit)
+            groups[2 * _is_sign(self.translation, self.target[unit]) + (unit in self.is_linked)].append(unit)
         near = {}
         for child in children:
             share = ((child.begin + child.end) / 2 - element.begin) / (element.end - element.begin)
             expected = own.start + share * len(own) - 0.5
-            if group := next(filter(None, groups.values()), None):
+            if group := next(filter(None, groups), None):
                 place = bisect.bisect(group, expected)
                 place -= place == len(group) or (place > 0 and expected - group[place - 1] <= group[place] - expected)
                 near[id(child)] = range(unit := group.pop(place), unit + 1)

@@ -159,6 +159,7 @@ def test_structure_stays(page, rendered):
         ("one <!-- x -->two three", "trois deux un", [2, 1, 0], "trois deux un<!-- x -->"),
         ("<b>He ran.</b> She sat.", "Il courait. Elle s'assit.", [0, 1, 2, 3, 3], "<b>Il courait.</b> Elle s'assit."),
         ("x <i>“go”</i> y", "z « va » w", [0, 1, 2], "z <i>« va »</i> w"),
+        (" a <b>b</b> c", "x y z", [1, 0, 2], " <b>x</b> y z"),
         ("H<sub>2</sub>O <b>s</b>", "le O2 H2O", [1, None, 0], "<b>le</b> O2 H<sub>2</sub>O"),
         ("a cat.<sup>1</sup> b", "w un chat v", [2, 0, 1, None], "w un chat<sup>1</sup> v"),
     ],
@@ -217,7 +218,7 @@ def test_pages_are_translated_by_the_command(trained, run, tmp_path):
 
 
 def test_warnings_name_texts_and_no_images(trained, caplog):
-    page = "<p><img> one <img> <img>. <code>x</code><p><code>x</code>. two.<p><img> Привет мир <b>и</b> всё"
+    page = "<p><img> <img> <img> one <img> <img>. <code>x</code> <img>. two.<p><img> Привет мир <b>и</b> всё"
     translate_html(Translator.load(trained[0]), page, beam_size=1)
     assert [text for text in caplog.messages if text.startswith(NOT_TRANSLATED)] == [
         f'{NOT_TRANSLATED}: "Привет мир и всё"'
