@@ -218,7 +218,7 @@ def test_pages_are_translated_by_the_command(trained, run, tmp_path):
 
 
 def test_warnings_name_texts_and_no_images(trained, caplog):
-    page = "<p><img> <img> <img> one <img> <img>. <code>x</code> <img>. two.<p><img> Привет мир <b>и</b> всё"
+    page = "<p><img> <img> <img> one <img> <img>.<p><code>x</code> <img>. two.<p><img> Привет мир <b>и</b> всё"
     translate_html(Translator.load(trained[0]), page, beam_size=1)
     assert [text for text in caplog.messages if text.startswith(NOT_TRANSLATED)] == [
         f'{NOT_TRANSLATED}: "Привет мир и всё"'
