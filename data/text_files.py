@@ -28,7 +28,8 @@ _COMPRESSED = {
     b"\xfd7zXZ\0": ("xz", "decompress it with xz -d"),
     b"(\xb5/\xfd": ("zstd", "decompress it with zstd -d"),
     b"BZh": ("bzip2", "decompress it with bzip2 -d"),
-    b"PK\3\4": ("zip", "decompress it with unzip"),
+    b"PK\3\4": ("zip", "decompress it with unzip, or export it as text if it is a document or a sheet"),
+    b"7z\xbc\xaf": ("7-Zip", "decompress it with 7z x"),
 }
 _REASONS = {
     FileNotFoundError: "no such file; check the path",
@@ -63,9 +64,7 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
     """Yields the lines of a binary stream as they arrive; raises UserError, with its name, if one is not UTF-8."""
     for number, line in enumerate(stream, start=1):
         if number == 1:
-            for mark, (format_, remedy) in _COMPRESSED.items():
-                if line.startswith(mark):
-                    raise UserError(f"{name}: not text, but compressed with {format_}; {remedy}")
+            check_not_compressed(line, name)
             if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _UTF_16.match(line):
                 remedy = "convert it with iconv -f UTF-16 -t UTF-8, and mind its byte order if it has no mark"
                 raise UserError(f"{name}: not UTF-8, but probably UTF-16; {remedy}")
@@ -80,6 +79,13 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
             remedy = "if all of it has another encoding, convert it with iconv -f ENCODING -t UTF-8; if only some lines"
             remedy += " have, iconv would garble the others, but lingua-flax clean mends parallel text"
             raise UserError(f"{name}, line {number}: not valid UTF-8 ({byte}); {remedy}") from error
+
+
+def check_not_compressed(beginning: bytes, name: str) -> None:
+    """Raises UserError if a file that begins in this way is compressed."""
+    for mark, (format_, remedy) in _COMPRESSED.items():
+        if beginning.startswith(mark):
+            raise UserError(f"{name}: not text, but compressed with {format_}; {remedy}")
 
 
 def write_lines(path: str | os.PathLike[str], lines: Iterable[str]) -> None:

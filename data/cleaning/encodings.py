@@ -1,7 +1,8 @@
 """Lines of text in whatever compression and encoding they have, each decoded as what it is.
 
-A file in UTF-16 or UTF-32 is known by its byte-order mark or its zeros. In any other file, a line is in UTF-8, perhaps
-damaged, or else in the encoding that Windows used for the language of the file before Unicode.
+A file in UTF-16 or UTF-32 is known by its byte-order mark or its zeros, one in XML says what it is in. In any other
+file, a line is in UTF-8, perhaps damaged, or else in the encoding that Windows used for the language of the file before
+Unicode.
 """
 
 import bz2
@@ -17,7 +18,8 @@ from typing import Any, NamedTuple
 
 import ftfy.bad_codecs  # noqa: F401, registers code pages that have a character for every byte
 
-from lingua_flax.data.text_files import unreadable_as_user_error
+from lingua_flax.data.text_files import check_not_compressed, unreadable_as_user_error
+from lingua_flax.host.errors import UserError
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -38,6 +40,9 @@ _WIDE = {  # by how the text begins; UTF-32 before UTF-16, whose mark it contain
     "utf-16-le": re.compile(rb"(?:[^\0]\0){4}"),
     "utf-16-be": re.compile(rb"(?:\0[^\0]){4}"),
 }
+_DECLARED = re.compile(rb"\s*<\?xml\s[^>]*?encoding\s*=\s*[\"']([\w.:-]+)")
+_BINARY = re.compile(rb"[\0-\x08\x0e-\x19\x1c-\x1f]")  # without ^Z and Esc, by which text ends or changes its encoding
+_MAX_BINARY = 0.02  # share of such bytes in a text that is damaged; of compressed data, a tenth
 _CODE_PAGES = {
     "sloppy-windows-1250": "cs pl sk hu sl hr bs ro sq",
     "sloppy-windows-1251": "ru uk bg sr mk be",
@@ -77,7 +82,8 @@ def read_lines(path: Path, encoding: str, advance: Callable[[int], object] = lam
     told = 0
     with unreadable_as_user_error(path, zstd.ZstdError), path.open("rb") as file:
         opener = next((each for mark, each in _OPENERS.items() if file.peek(6).startswith(mark)), None)
-        for line in _decoded(io.BufferedReader(opener(file) if opener else file, BUFFER), encoding):
+        stream = io.BufferedReader(opener(file) if opener else file, BUFFER)
+        for line in _decoded(stream, encoding, str(path)):
             yield line
             if line.number % TOLD_EVERY == 0 and file.seekable():  # a pipe has no size either
                 advance(file.tell() - told)
@@ -85,12 +91,16 @@ def read_lines(path: Path, encoding: str, advance: Callable[[int], object] = lam
         advance(path.stat().st_size - told)
 
 
-def _decoded(stream: io.BufferedReader, encoding: str) -> Iterator[Line]:
-    if wide := next((name for name, beginning in _WIDE.items() if beginning.match(stream.peek(8))), None):
-        for number, text in enumerate(io.TextIOWrapper(stream, wide, "replace", newline="\n"), start=1):
-            yield Line(number, text.removesuffix("\n").removesuffix("\r"), f"({wide})")
+def _decoded(stream: io.BufferedReader, encoding: str, name: str) -> Iterator[Line]:
+    beginning = stream.peek()
+    wide = next((each for each, known in _WIDE.items() if known.match(beginning)), "")
+    if not wide:
+        _check_text(beginning, name)
+    if of_all := wide or _declared_encoding(beginning, name):
+        for number, text in enumerate(io.TextIOWrapper(stream, of_all, "replace", newline="\n"), start=1):
+            yield Line(number, text.removesuffix("\n").removesuffix("\r"), wide and f"({wide})")
         return
-    lines = [line for line in stream.peek().split(b"\n") if not line.isascii()]
+    lines = [line for line in beginning.split(b"\n") if not line.isascii()]
     valid = [line for line in lines if "\ufffd" not in line.decode("utf-8", "replace")]
     known = bytes(set().union(*valid)) if 2 * len(valid) >= len(lines) else b""
     for number, line in enumerate(stream, start=1):
@@ -112,3 +122,22 @@ def _decode(line: bytes, encoding: str, known: bytes) -> tuple[str, str]:
     whole = len(characters) - len(lost) - sum(map(str.isascii, characters))
     is_damaged = whole > 2 * len(lost) or (len(lost) < 4 and not lost.translate(None, known))
     return (text, "") if is_damaged else (line.decode(encoding, "replace"), text)
+
+
+def _check_text(beginning: bytes, name: str) -> None:
+    check_not_compressed(beginning, name)
+    if beginning.startswith(b"%PDF-") or len(_BINARY.findall(beginning)) > _MAX_BINARY * len(beginning) + 1:
+        remedy = "export it as text, or convert it with iconv -f UTF-16LE -t UTF-8 if that is its encoding"
+        raise UserError(f"{name}: not text; {remedy}")
+
+
+def _declared_encoding(beginning: bytes, name: str) -> str:
+    """Returns what an XML file says that it is in; "" if it does not, or says UTF-8, or what it cannot be."""
+    if not (found := _DECLARED.match(beginning)):
+        return ""
+    try:
+        b"".decode(declared := found[1].decode())
+    except LookupError as error:
+        remedy = "convert it to UTF-8, and name that in its first line"
+        raise UserError(f'{name}: unknown encoding "{declared}"; {remedy}') from error
+    return "" if codecs.lookup(declared).name.startswith("utf") else declared

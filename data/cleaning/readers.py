@@ -3,13 +3,14 @@
 import csv
 import logging
 import re
-import xml.etree.ElementTree as ElementTree
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+from lingua_flax.data.cleaning import tmx
 from lingua_flax.data.cleaning.encodings import Line, code_page, read_lines
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.corpora.pair_files import json_pair
@@ -21,9 +22,9 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 FORMATS = (".tsv", ".csv", ".jsonl", ".tmx")
 SAMPLED = 1000  # translation units that tell which languages a TMX file has
 MAX_LINES = 50  # of a row of a CSV file
-_UNIT = re.compile(r"<tu[\s>].*?</tu>", re.DOTALL)
-_LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
-_NATIVE_CODE = ("bpt", "ept", "it", "ph", "ut")  # elements of a segment that hold markup of its program
+_SEPARATOR = re.compile(
+    r'"?sep=([^"])"?', re.IGNORECASE
+)  # a line by which Excel is told the delimiter of the next ones
 
 
 class Row(NamedTuple):
@@ -72,7 +73,7 @@ def read_rows(
             keys = (columns[0], columns[1]) if columns else languages
             return _rows(first, lambda text: json_pair(text, keys, one_line=False))
         case ".tmx":
-            return _rows(_units(first), lambda text: _unit_pair(text, languages))
+            return _rows(tmx.read_units(first), lambda text: tmx.unit_pair(text, languages))
     return _aligned(paths, first, *second)
 
 
@@ -98,20 +99,27 @@ def _csv(lines: Iterator[Line]) -> Iterator[tuple[Line, list[str]]]:
 
     A quote that is not closed within MAX_LINES is part of the text, so that it does not swallow what follows.
     """
-    waiting = list(islice(lines, 1))  # lines that have been read, but belong to no row yet
-    delimiter = max(",;\t|", key=waiting[0].text.count) if waiting else ","
+    waiting = deque(islice(lines, 1))  # lines that have been read, but belong to no row yet
+    if told := _SEPARATOR.fullmatch(waiting[0].text if waiting else ""):
+        waiting = deque(islice(lines, 1))
+    delimiter = told[1] if told else max(",;\t|", key=waiting[0].text.count) if waiting else ","
     while waiting:
-        number, text, garbled = waiting[0]
-        used, cells = 1, text.split(delimiter)
-        for count in range(1, MAX_LINES + 1):
-            waiting.extend(islice(lines, max(0, count - len(waiting))))
-            joined = "\n".join(line.text for line in waiting[:count])
-            with suppress(csv.Error):
-                cells = next(csv.reader([joined], delimiter=delimiter, strict=True), [""])
-                used, text, garbled = count, joined, "".join(line.garbled for line in waiting[:count])
-                break
-        yield Line(number, text, garbled), cells
-        waiting = waiting[used:] or list(islice(lines, 1))
+        used: list[Line] = []
+        try:
+            cells = next(csv.reader(_take(waiting, lines, used), delimiter=delimiter, strict=True))
+        except csv.Error:
+            cells = used[0].text.split(delimiter)
+            waiting.extendleft(reversed(used[1:]))
+            del used[1:]
+        yield Line(used[0].number, "\n".join(line.text for line in used), "".join(line.garbled for line in used)), cells
+        waiting.extend(islice(lines, 0 if waiting else 1))
+
+
+def _take(waiting: deque[Line], lines: Iterator[Line], used: list[Line]) -> Iterator[str]:
+    """Moves lines to those that are used, as a reader asks for them."""
+    while len(used) < MAX_LINES and (line := waiting.popleft() if waiting else next(lines, None)):
+        used.append(line)
+        yield f"{line.text}\n"
 
 
 def _table_rows(
@@ -123,7 +131,7 @@ def _table_rows(
         if number == 0 and columns:
             chosen, width = [_index(name, cells, path) for name in columns], len(cells)
         if number == 0 and (has_header if not columns else not all(map(str.isdecimal, columns))):
-            log.info("%s: line 1 is the header: %s", path, ", ".join(cells))
+            log.info("%s: line %d is the header: %s", path, line.number, ", ".join(cells))
         elif len(cells) == width:
             yield Row(line.number, cells[chosen[0]], cells[chosen[1]], garbled=line.garbled)
         else:
@@ -143,58 +151,13 @@ def tmx_languages(path: Path) -> tuple[str, str]:
     """Returns the two languages of a TMX file; raises UserError if it is a pipe, or unless its first units have two."""
     if path.is_fifo():
         raise UserError(f"{path}: a pipe can be read only once; give --source-language and --target-language")
-    found: dict[str, None] = {}
-    for unit in islice(_units(read_lines(path, code_page([]))), SAMPLED):
+    found: dict[str, str] = {}
+    for unit in islice(tmx.read_units(read_lines(path, code_page([]))), SAMPLED):
         with suppress(ValueError):
-            found |= dict.fromkeys(_segments(unit.text))
+            for variant in tmx.read_variants(unit.text):
+                found.setdefault(tmx.code(variant.language), variant.language)
     if len(found) != 2:
-        languages = f"it has {', '.join(found) or 'no text'}"
+        languages = f"it has {', '.join(found.values()) or 'no text'}"
         raise UserError(f"{path}: {languages}; choose two with --source-language and --target-language")
-    source, target = found
+    source, target = found.values()
     return source, target
-
-
-def _units(lines: Iterable[Line]) -> Iterator[Line]:
-    """Yields the translation units of a TMX file as text, each with the line where it begins.
-
-    Each is parsed by itself, so that a damaged one does not end the run, and a file cannot declare entities.
-    """
-    text, number, garbled = "", 1, ""  # what has been read after the last unit, and the line where that begins
-    for line in lines:
-        text, garbled = f"{text}{line.text}\n", garbled or line.garbled
-        if "</tu>" in line.text:
-            end = 0
-            for match in _UNIT.finditer(text):
-                number += text.count("\n", end, match.start())
-                yield Line(number, match[0], garbled)
-                number, end = number + match[0].count("\n"), match.end()
-            text, garbled = text[end:], ""
-
-
-def _segments(unit: str) -> dict[str, str]:
-    """Returns the text in each language, without the codes of programs; raises ValueError if it is not valid XML."""
-    try:
-        root = ElementTree.fromstring(unit)
-    except ElementTree.ParseError as error:
-        raise ValueError(f"not valid XML ({error.msg})") from error
-    for code in (element for element in root.iter() if element.tag in _NATIVE_CODE):
-        tail = code.tail
-        code.clear()
-        code.tail = tail
-    texts = [(each.get(_LANGUAGE) or each.get("lang") or "", each.find("seg")) for each in root.iter("tuv")]
-    return {language: "".join(segment.itertext()) for language, segment in texts if segment is not None}
-
-
-def _unit_pair(unit: str, languages: Sequence[str]) -> Pair:
-    """Returns the first text in each language, of any region if none is wanted; raises ValueError if one is missing."""
-    segments, texts = _segments(unit), []
-    for wanted in languages:
-        found = (text for language, text in segments.items() if _code(language).startswith(_code(wanted)))
-        if (text := next(found, None)) is None:
-            raise ValueError(f"no text in {wanted}, only in {', '.join(segments) or 'no language'}")
-        texts.append(text)
-    return Pair(*texts)
-
-
-def _code(language: str) -> str:
-    return f"{language}-".replace("_", "-").casefold()

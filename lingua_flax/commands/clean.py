@@ -1,6 +1,5 @@
 """The command clean: parallel text as people have it -> pairs to train on, and those left out with the reason."""
 
-import codecs
 import dataclasses
 import json
 import logging
@@ -42,7 +41,8 @@ class CleanCommand(Command, CleaningOptions):
     target_language: str | None = None
     """Language of the target side, such as de."""
     encoding: str | None = None
-    """Encoding of text that is not UTF-8; by default that of Windows for the language, such as windows-1252."""
+    """Encoding of text that is not UTF-8; by default that of Windows for the language, such as windows-1252. A .tmx
+    file is read in the one that it names."""
     config: Path | None = None
     """TOML file with cleaning options, such as max_length = 500, that differ from the defaults."""
     dry_run: Flag = False
@@ -74,7 +74,7 @@ class CleanCommand(Command, CleaningOptions):
         if bool(self.source_language) != bool(self.target_language):
             raise UserError("--source-language and --target-language go together: both, or none")
         try:
-            codecs.lookup(self.encoding or "utf-8")
+            b"".decode(self.encoding or "utf-8")  # which codecs.lookup also knows if it is none of text
         except LookupError as error:
             raise UserError(f'--encoding: unknown encoding "{self.encoding}"; try windows-1252') from error
         written = (self.output, self.rejected, self.json_file)
