@@ -2,14 +2,14 @@
 
 The pairs are read once and never held in memory. A pair with an empty side teaches nothing and is left out of train. If
 validation or test is not given, all pairs of some source sentences are held out of train for it. A run stores the
-hashes of these sources, so that the corpus can be divided in the same way when it has grown, and for a run in the other
-direction, where they are targets.
+hashes of these pairs, so that the corpus can be divided in the same way when it has grown, and for a run in the other
+direction, where their sources are targets.
 """
 
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -28,7 +28,7 @@ _COUNTED = 1 << 14  # hashes counted at a time
 _LEFT_OUT = 255  # the number of no split
 _UNDIVIDED = "undivided"
 
-HeldOut = dict[str, Counter[int]]  # for each split, the hashes of its sources and how many pairs each of them has
+HeldOut = dict[str, Counter[tuple[int, int]]]  # for each split, the hashes of both sides of its pairs
 
 
 def write_splits(
@@ -42,8 +42,8 @@ def write_splits(
 ) -> None:
     """Writes a corpus of these splits, train first; with `hold_out`, missing ones are held out of train.
 
-    `held_out_file` has the sources that a run has held out: the same are held out again if the pairs have at least half
-    of them, as sources or else as targets. Raises UserError if the file cannot be read, or there is nothing to write
+    `held_out_file` has the pairs that a run has held out: they are held out again if at least half of their sources are
+    here, as sources or else as targets. Raises UserError if the file cannot be read, or there is nothing to write
     for a split, which is described by the name of the split and the reason.
     """
     missing = [split for split in SPLITS if split not in splits] if hold_out else []
@@ -90,18 +90,25 @@ def _notes(counts: Mapping[str, int], left_out: int, missing: Sequence[str], hel
     return notes
 
 
-def held_out_sources(corpus: Corpus) -> dict[str, list[str]]:
-    """Returns the hashes, in hex and sorted, of the sources (or targets) by which each split was held out."""
-    side = int(corpus.held_out_by_target)
-    sources = {name: (pair[side].encode() for pair in corpus.split(name)) for name in corpus.held_out}
-    return {name: sorted(f"{source:016x}" for source in map(short_digest, each)) for name, each in sources.items()}
+def held_out_pairs(corpus: Corpus) -> dict[str, list[str]]:
+    """Returns the pairs of each held-out split as hashes, in hex and sorted; first that of the side by which it was."""
+
+    def hashed(pair: Pair) -> str:
+        sides = reversed(pair) if corpus.held_out_by_target else pair
+        return "".join(f"{short_digest(side.encode()):016x}" for side in sides)
+
+    return {name: sorted(map(hashed, corpus.split(name))) for name in corpus.held_out}
 
 
 def read_held_out(file: Path) -> HeldOut:
-    """Returns the splits in a JSON file with `held_out_sources`; raises UserError if it is not such a file."""
+    """Returns the splits in a JSON file with `held_out_pairs`; raises UserError if it is not such a file."""
+
+    def hashes(pair: str) -> tuple[int, int]:
+        return int(pair[:16], 16), int(pair[16:], 16)
+
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
-        return {split: Counter(int(source, 16) for source in sources) for split, sources in stored.items()}
+        return {split: Counter(map(hashes, pairs)) for split, pairs in stored.items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise UserError(f"{file}: not a file with held-out sources ({error})") from error
 
@@ -119,27 +126,59 @@ def _divide(
         of_targets = _hashes(folder, undivided, side=1)
         if same := _same_as_before(of_targets, missing, before):
             hashes, by_target = of_targets, True
-    held_out = same or _choose_held_out(hashes, missing)
-    remaining = sum(held_out.values(), Counter[int]())
+    held_out = {split: _by_source(pairs) for split, pairs in same.items()} or _choose_held_out(hashes, missing)
+    numbers = {source: number for number, sources in enumerate(held_out.values(), start=1) for source in sources}
+    here = sum(same.values(), Counter[tuple[int, int]]())
+    if same:
+        blocks = _blocks(undivided, hashes, numbers, by_target)
+        here &= Counter(pair for _, pairs in blocks for pair in pairs.values() if pair in here)
+    # Others take the places of pairs that are not here any more; all do if nothing was held out before.
+    others = sum(held_out.values(), Counter[int]()) - _by_source(here)
+    remaining: Counter[object] = Counter({**here, **others})
     with ExitStack() as stack:
         writers = {name: stack.enter_context(SplitWriter(folder, name)) for name in ("train", *held_out)}
-        for begin, (sources, targets) in zip(itertools.count(0, CHUNK), undivided.blocks(), strict=False):
-            split_numbers = np.zeros(len(sources), np.uint8)  # 0 is train
-            for number, chosen in enumerate(held_out.values(), start=1):
-                places = np.flatnonzero(np.isin(hashes[begin : begin + CHUNK], np.array([*chosen], np.uint64)))
-                for place, source in zip(places.tolist(), hashes[begin + places].tolist(), strict=True):
-                    split_numbers[place] = number if remaining[source] > 0 else _LEFT_OUT
-                    remaining[source] -= 1
+        for sides, pairs in _blocks(undivided, hashes, numbers, by_target):
+            split_numbers = np.zeros(len(sides[0]), np.uint8)  # 0 is train
+            for place, pair in pairs.items():
+                key = pair if remaining[pair] > 0 else pair[0]
+                split_numbers[place] = numbers[pair[0]] if remaining[key] > 0 else _LEFT_OUT
+                remaining[key] -= 1
             for number, writer in enumerate(writers.values()):
                 is_here = (split_numbers == number).tolist()
-                writer.write_encoded(*(list(itertools.compress(side, is_here)) for side in (sources, targets)))
+                writer.write_encoded(*(list(itertools.compress(side, is_here)) for side in sides))
     for path in folder.glob(f"{_UNDIVIDED}.*"):
         path.unlink()
-    then = " and ".join(f"{sources.total():,}" for sources in same.values())
-    added = len(hashes) - sum(writer.count for writer in writers.values())
+    again = sum(writer.count for name, writer in writers.items() if name != "train")
+    added = len(hashes) - writers["train"].count - again
+    return writers, [_note(same, by_target, again - here.total(), added)] if same else [], by_target
+
+
+def _note(same: HeldOut, by_target: bool, replaced: int, added: int) -> str:
+    then = " and ".join(f"{pairs.total():,}" for pairs in same.values())
     sides = f"{then} pairs, here the targets" if by_target else f"{then} pairs"
     note = f"the sources of data.held_out ({sides}) are held out again; left out {added:,} pairs added to them"
-    return writers, [note] if same else [], by_target
+    return (
+        f"{note}; {replaced:,} that are not here any more are replaced by others of their sources" if replaced else note
+    )
+
+
+def _blocks(
+    undivided: StoredPairs, hashes: np.ndarray, sources: Iterable[int], by_target: bool
+) -> Iterator[tuple[Sequence[Sequence[bytes]], dict[int, tuple[int, int]]]]:
+    """Yields both sides of all pairs, CHUNK at a time, and the hashes of those of these sources, by their places."""
+    wanted = np.array([*sources], np.uint64)
+    for begin, sides in zip(itertools.count(0, CHUNK), undivided.blocks(), strict=False):
+        of_block = hashes[begin : begin + CHUNK]
+        places = np.flatnonzero(np.isin(of_block, wanted)).tolist()
+        others = sides[0 if by_target else 1]
+        yield sides, {place: (int(of_block[place]), short_digest(others[place])) for place in places}
+
+
+def _by_source(pairs: Counter[tuple[int, int]]) -> Counter[int]:
+    counts = Counter[int]()
+    for (source, _), count in pairs.items():
+        counts[source] += count
+    return counts
 
 
 def _hashes(folder: Path, undivided: StoredPairs, *, side: int) -> np.ndarray:
@@ -154,7 +193,8 @@ def _hashes(folder: Path, undivided: StoredPairs, *, side: int) -> np.ndarray:
 def _same_as_before(hashes: np.ndarray, splits: Sequence[str], before: HeldOut) -> HeldOut:
     """Returns these splits as they were before; nothing if there was none, or half of its sources are not here."""
     for split in splits:
-        wanted, found = np.array([*before.get(split, ())], np.uint64), set[int]()
+        wanted = np.array([*_by_source(before.get(split, Counter()))], np.uint64)
+        found = set[int]()
         for begin in range(0, len(hashes), _COUNTED):
             found.update(np.intersect1d(hashes[begin : begin + _COUNTED], wanted).tolist())
         if not found or 2 * len(found) < len(wanted):
@@ -162,7 +202,7 @@ def _same_as_before(hashes: np.ndarray, splits: Sequence[str], before: HeldOut) 
     return {split: before[split] for split in splits}
 
 
-def _choose_held_out(hashes: np.ndarray, splits: Sequence[str]) -> HeldOut:
+def _choose_held_out(hashes: np.ndarray, splits: Sequence[str]) -> dict[str, Counter[int]]:
     """Returns which source sentences to hold out for each split, whatever the order of the pairs is.
 
     A split gets about _HELD_OUT_PAIRS pairs or 1 / _HELD_OUT_DIVISOR of all, whichever is less, and at least one. Train

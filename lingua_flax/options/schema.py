@@ -140,8 +140,8 @@ class DataConfig(Section):
     test_target: Path | None = None
     """text: file of target sentences, aligned with test_source."""
     held_out: Path | None = None
-    """File held_out.json in the workdir of another run, by default of training.init_from: the sources that it held out
-    are held out again, and pairs added to them left out, if at least half of them are here, as targets if that run
+    """File held_out.json in the workdir of another run, by default of training.init_from: the pairs that it held out
+    are held out again, and others of their sources left out, if at least half of these are here, as targets if that run
     translates in the other direction. The run keeps a copy."""
     row_length: Length = 128
     """Tokens per packed row on each side; training pairs with a longer side are left out, counted and reported."""

@@ -24,7 +24,7 @@ def run_files(
     """Returns the files that describe a run, by name, in the order in which they are written, the config last.
 
     `tokenizer_models` are those of SentencePiece, serialized: one, or one for each side. `words` is None if the workdir
-    has them already, and `held_out` has the hashes of the sources that each split holds out of the training pairs.
+    has them already, and `held_out` has the hashes of the pairs that each split holds out of the training pairs.
     """
     paths = model_paths(Path(), joint=config.tokenizer.joint)
     files = {path.name: model for path, model in zip(paths, tokenizer_models, strict=True)}

@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -119,7 +120,8 @@ def _check_origin(origin: Path, corpus: Corpus) -> None:
     """Warns if another run, from which this one starts, was trained on test sentences of this one."""
     sources = {pair.source for pair in corpus.splits.get("test", ())}
     file = origin / HELD_OUT_NAME
-    held_out = sum(read_held_out(file).values(), Counter[int]()) if file.exists() else {}  # it did not train on these
+    pairs = chain.from_iterable(read_held_out(file).values() if file.exists() else ())
+    held_out = {hashed for hashed, _ in pairs}  # sources on which it was not trained
     asked = {source for source in sources if short_digest(source.encode()) not in held_out}
     if not asked:
         return

@@ -10,7 +10,7 @@ import time
 import jax
 from jax.sharding import Mesh
 
-from lingua_flax.data.corpora.held_out_splits import held_out_sources
+from lingua_flax.data.corpora.held_out_splits import held_out_pairs
 from lingua_flax.data.training_batches import TrainingBatch, TrainingBatches
 from lingua_flax.devices.mesh import check_divides, make_mesh
 from lingua_flax.devices.platform import computing
@@ -115,7 +115,7 @@ class Trainer:
         self._saved = SavedRun(workdir, prepared.config.training.keep_checkpoints)
         self.progress = self._restore_or_initialize()
         learner.set_decay(self.plan.decay(self.progress))
-        held_out = held_out_sources(prepared.corpus)
+        held_out = held_out_pairs(prepared.corpus)
         files = run_files(prepared.config, prepared.tokenizer_models, prepared.words, held_out)
         self._logged_lines = self._saved.begin(files, prepared.config.training.checkpoint_every)
         self.was_finished = self.plan.is_finished(self.progress) and not self.plan.validation_is_due(self.progress)

@@ -288,7 +288,18 @@ def test_every_unit_of_any_tmx_is_its_pair_or_counted(tmp_path, encoding):
 def test_units_without_end_and_open_quotes_are_read_in_linear_time():
     """Ten times the lines take at most 15 times as long: what reads all lines again at each takes 100 times."""
     unit = UNIT.format("lang", "", "one & two", "eins")
-    shapes = [unit[:-5], unit[4:], unit[4:-5], "<!--", f"<!-- {unit}", "<tu><![CDATA[", "<tu ", "<" * 50, "<a:b:c", "<ph/>"]
+    shapes = [
+        unit[:-5],
+        unit[4:],
+        unit[4:-5],
+        "<!--",
+        f"<!-- {unit}",
+        "<tu><![CDATA[",
+        "<tu ",
+        "<" * 50,
+        "<a:b:c",
+        "<ph/>",
+    ]
 
     def seconds(shape, count):
         started = time.thread_time()

@@ -13,7 +13,7 @@ import tomli_w
 
 from lingua_flax.commands.train import resolve_config
 from lingua_flax.data.corpora import Corpus, held_out_splits, open_corpus
-from lingua_flax.data.corpora.held_out_splits import held_out_sources
+from lingua_flax.data.corpora.held_out_splits import held_out_pairs
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.options.schema import Config
@@ -85,7 +85,7 @@ def open_text(files: TextFiles, pairs, held_out: Path | None = None, **options) 
 
 
 def written(files: TextFiles, corpus: Corpus) -> Path:
-    return files.write("held_out.json", json.dumps(held_out_sources(corpus)))
+    return files.write("held_out.json", json.dumps(held_out_pairs(corpus)))
 
 
 def test_the_same_pairs_are_held_out_in_another_order_of_more_and_of_fewer(files, monkeypatch):
@@ -109,7 +109,36 @@ def test_the_same_pairs_are_held_out_in_another_order_of_more_and_of_fewer(files
     assert with_file.notes == without.notes
     one = open_text(files, pairs, held_out, validation_source=files.write("given.tsv", "a\tb\n"))
     assert list(one.split("test")) == test
-    assert held_out_sources(one) == {"test": held_out_sources(before)["test"]}
+    assert held_out_pairs(one) == {"test": held_out_pairs(before)["test"]}
+
+
+def test_held_out_pairs_are_the_same_wherever_others_of_their_sources_are_put(files):
+    """Pairs are added anywhere, also equal ones, others leave or get another target, in both directions."""
+    draw = random.Random(5)
+    for _ in range(20):
+        pairs = draw_pairs(draw.randint(100, 400), draw.random())
+        before = open_text(files, pairs)
+        held_out = {split: Counter(before.split(split)) for split in SPLITS[1:]}
+        gone = set(draw.sample(pairs, len(pairs) // 5))
+        changed = [pair if pair not in gone else (pair[0], "changed") for pair in pairs if draw.random() < 0.9]
+        added = [(source, f"added {number}") for number, (source, _) in enumerate(draw.choices(pairs, k=50))]
+        after = draw.choice([[*added, *changed], draw.sample(changed + added + pairs[:9], len(changed) + 59)])
+        order = draw.choice([1, -1])
+        given = [pair[::order] for pair in after]
+        languages = {1: {}, -1: {"source_language": "fr", "target_language": "en"}}[order]
+        corpus = open_text(files, given, written(files, before), **languages)
+        for split, then in held_out.items():
+            now = Counter(pair[::order] for pair in corpus.split(split))
+            assert now >= then & Counter(after)
+            assert now.total() == sum(
+                min(sum(then[pair] for pair in then if pair[0] == source), [pair[0] for pair in after].count(source))
+                for source in {source for source, _ in then}
+            )
+            assert {source for source, _ in then}.isdisjoint(pair[::order][0] for pair in corpus.split("train"))
+        replaced = sum(
+            (Counter(pair[::order] for pair in corpus.split(each)) - held_out[each]).total() for each in held_out
+        )
+        assert (f"; {replaced} that are not here any more are replaced by others" in corpus.notes[0]) == (replaced > 0)
 
 
 def test_a_run_in_the_other_direction_holds_out_the_same_pairs(files):
@@ -121,12 +150,12 @@ def test_a_run_in_the_other_direction_holds_out_the_same_pairs(files):
     for split in SPLITS:
         assert list(reverse.split(split)) == [(target, source) for source, target in before.split(split)]
     assert "pairs, here the targets) are held out again; left out 0 pairs" in reverse.notes[0]
-    assert held_out_sources(reverse) == held_out_sources(before)
+    assert held_out_pairs(reverse) == held_out_pairs(before)
     shared = {target for target, _ in reverse.split("test")} & {target for target, _ in reverse.split("train")}
     assert len(shared) > 10
 
 
-def test_a_file_without_held_out_sources_is_refused(files):
+def test_a_file_without_held_out_pairs_is_refused(files):
     for content in ("", "[]", '{"test": [1], "validation": [1]}', '{"test": ["x"], "validation": []}'):
         with pytest.raises(UserError, match="not a file with held-out sources"):
             open_text(files, draw_pairs(100, 1), files.write("held_out.json", content))
