@@ -9,7 +9,9 @@ import itertools
 import lzma
 import os
 import random
+import tarfile
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -69,6 +71,35 @@ def test_every_line_is_decoded_as_what_it_is(tmp_path):
         assert [bool(line.garbled) for line in found] == [True, False] * 5
 
 
+def test_what_is_no_text_is_refused_and_damaged_text_is_not(tmp_path):
+    """Archives, office documents, pictures, data bases and UTF-16 without a mark that is not in Latin letters."""
+    draw, path = random.Random(2), tmp_path / "file"
+    for number in range(50):
+        lines = [
+            "".join(draw.choices(draw.choice(list(ALPHABETS.values())), k=30)) for _ in range(draw.randint(1, 500))
+        ]
+        text = "\n".join(lines).encode()
+        archive = io.BytesIO()
+        with zipfile.ZipFile(archive, "w", draw.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])) as opened:
+            opened.writestr("a.txt", text)
+        tar = io.BytesIO()
+        with tarfile.open(fileobj=tar, mode="w") as opened:
+            opened.addfile(tarfile.TarInfo("a.txt"))
+        contents = [archive.getvalue(), tar.getvalue(), draw.randbytes(1000), lzma.compress(text, lzma.FORMAT_ALONE)]
+        contents += [
+            b"%PDF-1.7\n" + text,
+            b"7z\xbc\xaf\x27\x1c" + text,
+            ("привет мир " * number * 9).encode("utf-16-le"),
+        ]
+        for content in contents[: 6 + (number > 0)]:
+            path.write_bytes(draw.choice([bytes, *COMPRESSED])(content))
+            with pytest.raises(UserError, match=r"file: not text[;,]"):
+                list(read_lines(path, "cp1252"))
+        place = draw.randrange(len(text))
+        path.write_bytes(text[:place] + draw.choice([b"\0", b"\x1b", b"\x1a", b"\xff"]) + text[place:])
+        assert len(list(read_lines(path, "cp1252"))) == len(lines)
+
+
 def test_files_compressed_one_after_the_other_are_one_text(tmp_path):
     """Whose end must not be missing."""
     lines, path = [f"line {number}" for number in range(5000)], tmp_path / "joined"
@@ -119,11 +150,12 @@ CELLS = [
 
 
 def test_rows_of_csv_files_begin_where_they_say(tmp_path):
-    """Quoted as by default in Python, or as LibreOffice quotes cells with text."""
-    path = tmp_path / "sheet.csv"
-    ends = {",": "\r\n", ";": "\n", "\t": "\n"}
+    """Quoted as by default in Python, or as LibreOffice quotes cells with text; Excel takes its first line as told."""
+    path, draw = tmp_path / "sheet.csv", random.Random(1)
+    ends = {",": "\r\n", ";": "\n", "\t": "\n", "|": "\r\n"}
     for (delimiter, end), quoting in itertools.product(ends.items(), (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)):
         stream, expected = io.StringIO(newline=""), []
+        stream.write(told := draw.choice(["", f"sep={delimiter}{end}", f'"sep={delimiter}"{end}']))
         writer = csv.writer(stream, delimiter=delimiter, lineterminator=end, quoting=quoting)
         writer.writerow(["Id", "English", "German"])
         for number, (source, target) in enumerate(CELLS):
@@ -132,7 +164,11 @@ def test_rows_of_csv_files_begin_where_they_say(tmp_path):
         path.write_bytes(stream.getvalue().encode("utf-8-sig"))
         for columns in (["English", "German"], ["2", "German"]):
             assert pairs(read_rows([path], ("", ""), columns)) == expected
-        assert pairs(read_rows([path], ("", ""), ["2", "3"])) == [(1, "English", "German"), *expected]
+        header = (1 + bool(told), "English", "German")
+        assert pairs(read_rows([path], ("", ""), ["2", "3"])) == [header, *expected]
+    path.write_text("sep=;\nEnglish;German, formal, new\nyes;ja\n")
+    assert pairs(read_rows([path], ("", ""))) == [(3, "yes", "ja")]
+    path.write_text("Id,English,German\n")
     with pytest.raises(UserError, match=r'there is no column "Dutch"; the first line has Id, English, German'):
         list(read_rows([path], ("", ""), ["English", "Dutch"]))
 
@@ -285,7 +321,7 @@ def test_every_unit_of_any_tmx_is_its_pair_or_counted(tmp_path, encoding):
         assert [row.line for row in rows if row.fault] == damaged, number
 
 
-def test_units_without_end_and_open_quotes_are_read_in_linear_time():
+def test_units_without_end_are_read_in_linear_time():
     """Ten times the lines take at most 15 times as long: what reads all lines again at each takes 100 times."""
     unit = UNIT.format("lang", "", "one & two", "eins")
     shapes = [
