@@ -23,13 +23,14 @@ from sentencepiece import SentencePieceNormalizer
 
 from lingua_flax.data import cleaning
 from lingua_flax.data.corpora.pair_files import read_pairs, sha256
-from lingua_flax.data.text_files import read_lines
+from lingua_flax.data.text_files import read_lines, write_lines
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.files import write_atomically
 from lingua_flax.host.installation import has_package, install_command
 from lingua_flax.host.interruption import interruption
 from lingua_flax.host.locks import lock_until_exit
+from lingua_flax.host.wording import counted
 from lingua_flax.host.workers import start_program
 from lingua_flax.options import command_line
 from lingua_flax.options.config_files import read_config
@@ -129,16 +130,18 @@ def stages(given: BuildCommand, pieces: int = 0, student_pieces: int = 0, option
     template = "\n".join(line for line in lines if given.monolingual or "{monolingual}" not in line)
     if given.num_steps:
         options = f"{options.replace(FOR_FEW_PAIRS, '')} --training.num-steps {given.num_steps}"
-    filled = template.format(
-        train=shlex.join(files),
-        monolingual=shlex.quote(text),
-        source=shlex.quote(given.source_language),
-        target=shlex.quote(given.target_language),
-        pieces=pieces,
-        student_pieces=student_pieces,
-        options=options,
-    )
-    return [Stage(given.workdir, shlex.split(command)) for command in re.split(r"\n(?=\w)", filled)]
+    values = {
+        "train": shlex.join(files),
+        "monolingual": shlex.quote(text),
+        "source": shlex.quote(given.source_language),
+        "target": shlex.quote(given.target_language),
+        "pieces": pieces,
+        "student_pieces": student_pieces,
+        "options": options,
+    }
+    # The template is divided before paths, which can have line breaks, stand in it.
+    commands = (command.format(**values) for command in re.split(r"\n(?=\w)", template))
+    return [Stage(given.workdir, shlex.split(command)) for command in commands]
 
 
 def build(argv: Sequence[str]) -> None:
@@ -187,7 +190,10 @@ def _run(stage: Stage, title: str) -> None:
 
 
 def _call(stage: Stage) -> None:
-    """Runs the command of a stage; raises RunError if it was killed, and SystemExit if it failed, which it explains."""
+    """Runs the command of a stage; raises RunError if it was killed, and SystemExit if it failed, which it explains.
+
+    What it prints goes to standard error: of the output of this program, a plan can be made a script.
+    """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # relative ones mean this folder
     with interruption.deferred():
         process = start_program([sys.executable, "-m", "lingua_flax", *stage.command], stage.workdir, environment)
@@ -203,10 +209,12 @@ def _call(stage: Stage) -> None:
 
 def _check_monolingual(options: BuildCommand, lines: set[str]) -> None:
     """Raises UserError if lines are references of the test set, from which the student must not learn."""
-    references = options.workdir / "baseline_scores" / "translations.reference.txt"
-    if count := len(lines.intersection(read_lines(references))):
-        remedy = shlex.join(["grep", "-vxFf", str(references), str(options.monolingual)])
-        raise UserError(f"--monolingual: {count:,} of its lines are references of the test set; remove them: {remedy}")
+    references = set(read_lines(options.workdir / "baseline_scores" / "translations.reference.txt"))
+    if options.monolingual and (count := len(lines & references)):
+        others = options.workdir / "monolingual.txt"
+        write_lines(others, (line for line in read_lines(options.monolingual) if line not in references))
+        remedy = f"give --monolingual {shlex.quote(str(others))}, which has the other lines"
+        raise UserError(f"--monolingual contains {counted(count, 'reference')} of the test set; {remedy}")
 
 
 def _show_plan(given: BuildCommand, planned: Sequence[Stage], rate: float, seconds: float, epoch_steps: float) -> None:
@@ -216,7 +224,8 @@ def _show_plan(given: BuildCommand, planned: Sequence[Stage], rate: float, secon
     print(f"cd {shlex.quote(str(given.workdir))} && mkdir -p {' '.join(stage.name for stage in planned)}")
     for number, stage in enumerate(planned, start=1):
         if stage.record.exists():
-            print(f"# {number}. {stage.name}, done\n# {stage.shell}")
+            done = stage.shell.replace("\n", "\n# ")
+            print(f"# {number}. {stage.name}, done\n# {done}")
             continue
         program, _, config, *_ = stage.command
         steps = {"distill": 1.0, "translate": text}.get(program, 0.0) * TRANSLATION_EPOCHS * epoch_steps

@@ -64,9 +64,13 @@ def usable_cores() -> int:
 
 
 def start_program(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Starts a program in a folder, without input; on Linux, it is killed when this process dies, even of SIGKILL."""
+    """Starts a program in a folder, without input; all that it prints goes to standard error.
+
+    On Linux, it is killed when this process dies, even of SIGKILL.
+    """
     at_start = _killed_with_parent if sys.platform == "linux" else None
-    return subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, preexec_fn=at_start)
+    stdin, stderr = subprocess.DEVNULL, 2
+    return subprocess.Popen(command, cwd=folder, env=environment, stdin=stdin, stdout=stderr, preexec_fn=at_start)
 
 
 def in_order(submit: Callable[[Item], Future[Result]], items: Iterable[Item], ahead: int) -> Iterator[Result]:

@@ -1,5 +1,6 @@
 """lingua-flax build: its stages and their records, its plan, and a whole build through kills."""
 
+import gzip
 import itertools
 import json
 import os
@@ -7,6 +8,7 @@ import random
 import re
 import shlex
 import signal
+import subprocess
 import sys
 import time
 import unicodedata
@@ -22,8 +24,10 @@ from lingua_flax.data.corpora import open_corpus
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.corpora.pair_files import read_pairs
 from lingua_flax.data.corpora.phrasebook.generator import generate
+from lingua_flax.data.text_files import read_lines
 from lingua_flax.data.tokenizer import MIXTURE_TAG, train_tokenizer
 from lingua_flax.host.errors import UserError
+from lingua_flax.host.workers import start_program
 from lingua_flax.options.command_line import build as build_options
 from lingua_flax.options.command_line import parse
 from lingua_flax.options.config_files import read_config, read_workdir_config
@@ -112,20 +116,23 @@ def test_what_has_changed_is_refused_with_a_list(recorder, tmp_path):
     assert recorder.ran == {}
 
 
-def test_monolingual_text_without_test_references_is_translated_for_the_student(recorder, tmp_path):
-    text = tmp_path / "more text.fr"
-    text.write_text("le test\nla porte\n")
-    arguments = [*write_pairs(tmp_path), "--monolingual", str(text)]
-    message = "1 of its lines are references of the test set; remove them: grep -vxFf"
-    with pytest.raises(UserError, match=message) as told:
-        build.build(arguments)
-    remedy = shlex.split(str(told.value).partition("remove them: ")[2])
-    assert remedy[2:] == [str(tmp_path / "built/baseline_scores/translations.reference.txt"), str(text)]
-    text.write_text("la porte\n")
-    build.build(arguments)
+@pytest.mark.parametrize("name", ["more text.fr", "it's.fr.gz"])
+def test_monolingual_text_without_test_references_is_translated_for_the_student(recorder, tmp_path, name):
+    """The copy without them is what the error says, whatever the line ends of the file."""
+    draw, text = random.Random(name), tmp_path / name
+    arguments = write_pairs(tmp_path)
+    for end in ("\n", "\r\n"):
+        lines = draw.choices(["le test", "la porte", "", " le test", "le test.", "[le] te*t", "un jour\u2028"], k=20)
+        content = "\ufeff" + end.join([*lines, "le test"]) + draw.choice(["", end])
+        text.write_bytes((gzip.compress if name.endswith(".gz") else bytes)(content.encode()))
+        with pytest.raises(UserError, match=r"^--monolingual contains 1 reference of the test set; give") as told:
+            build.build([*arguments, "--monolingual", str(text)])
+        option, path = shlex.split(re.search(r"; give (.*), which has the other lines$", str(told.value))[1])
+        assert list(read_lines(path)) == [line for line in lines if line != "le test"]
+    build.build([*arguments, option, path])
     assert list(recorder.ran) == [*STAGES[:8], "back_translations", *STAGES[8:]]
     student = json.loads((tmp_path / "built/student/stage.json").read_text())
-    assert {"back_translations/sources.txt", str(text)} <= student.keys()
+    assert {"back_translations/sources.txt", path} <= student.keys()
 
 
 def test_a_missing_package_and_a_folder_with_other_files_are_refused(recorder, tmp_path, monkeypatch):
@@ -220,6 +227,36 @@ def test_the_plan_has_commands_that_can_be_typed(recorder, tmp_path, capsys, mon
     scores = {str(options.scores) for options in map(typed, lines[3::2]) if getattr(options, "scores", None)}
     assert scores == {"student_scores/scores.json"}
     assert re.fullmatch(r"# about [\d.]+ hours, at 1,000 target tokens a second in training, measured now", last)
+
+
+@pytest.mark.parametrize("name", ["a b", "new\nline\nclean x", 'it\'s "$(exit)" #; `x` \\', "-x*?é"])
+def test_the_plan_is_a_script_whatever_the_names_of_files(recorder, tmp_path, capsys, monkeypatch, name):
+    """It runs what a build runs, from the stage after the first, which is done."""
+    monkeypatch.setattr(build, "_measure", lambda options: (1000.0, 2.0, 10.0))
+    (tmp_path / name).mkdir()
+    text = tmp_path / name / "more\ntext.fr"
+    text.write_text("la porte\n")
+    arguments = [*write_pairs(tmp_path / name), "--monolingual", str(text)]
+    build.build([*arguments, "--plan"])
+    program, log = tmp_path / "bin" / "lingua-flax", tmp_path / "log"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\npwd >> {log}\nprintf "%s\\0" "$@" >> {log}\nprintf "\\n\\0" >> {log}\n')
+    program.chmod(0o755)
+    environment = os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+    script = capsys.readouterr().out
+    done = subprocess.run(["sh", "-e"], input=script, text=True, capture_output=True, env=environment, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), script
+    ran = log.read_text().split("\n\0")[:-1]
+    given = build.BuildCommand.read(arguments)
+    stages = build.stages(given, *build.sizes(given, {"la porte"}))
+    assert ran == [
+        f"{tmp_path / name}/built\n" + "".join(f"{word}\0" for word in stage.command) for stage in stages[1:]
+    ]
+
+
+def test_what_stages_print_is_no_part_of_a_plan(capfd, tmp_path):
+    assert start_program([sys.executable, "-c", "print('a report')"], tmp_path, os.environ).wait() == 0
+    assert capfd.readouterr() == ("", "a report\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
