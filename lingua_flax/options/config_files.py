@@ -23,7 +23,7 @@ HELD_OUT_NAME = "held_out.json"  # the hashes of the pairs that a run has held o
 
 def read_config(path: Path) -> Config:
     """Reads the config of a run as `read_section` does, or one of this package by its name, such as "tiny"."""
-    if not path.exists() and path.name == str(path):
+    if not path.is_file() and path.name == str(path):  # a folder, such as the workdir, may have the same name
         path = packaged_configs().get(path.name, path)
     return read_section(path, Config)
 

@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import regex
 
 from lingua_flax.data.cleaning import is_installed
 from lingua_flax.data.cleaning.corpus_filters import correlation, find_shifts
@@ -27,6 +28,7 @@ from lingua_flax.translation.sentences import MAX_SEVERAL_SENTENCES, split_sente
 SAMPLED_LANGUAGES = 200  # pairs that tell whether the languages are swapped
 SAMPLED_PAIRS = 10_000  # in which sentences and characters are counted, each in half a second
 MAX_CHANGED = 0.01  # share of sentences that may lose a character or be changed by normalization without a warning
+_NO_LETTERS = regex.compile(r"[\p{Z}\p{P}\p{S}\p{C}]+")
 log = logging.getLogger(__name__)
 
 
@@ -105,15 +107,25 @@ def _words(text: str) -> list[str]:
 
 
 def _check_held_out(data: TrainingData) -> None:
-    splits = {name: list(pairs) for name, pairs in data.corpus.splits.items() if name != "train"}
+    """Takes sentences for the same that differ in case, spaces and punctuation."""
+    held_out = {name: pairs for name, pairs in data.corpus.splits.items() if name != "train"}
+    splits = {
+        name: [(_letters(source), _letters(target)) for source, target in pairs] for name, pairs in held_out.items()
+    }
     sources = {source for pairs in splits.values() for source, _ in pairs}
-    trained = {pair for training in data.corpora for pair in training.pairs if pair.source in sources}
+    training = ((_letters(source), target) for corpus in data.corpora for source, target in corpus.pairs)
+    trained = {(source, _letters(target)) for source, target in training if source in sources}
     sources = {source for source, _ in trained}
     for name, pairs in splits.items():
-        if found := [pair for pair in pairs if pair.source in sources]:
+        if found := [pair for pair in pairs if pair[0] in sources]:
             same = sum(pair in trained for pair in found)
             message = "%d of the %d sentences of %s are also trained on, %d with the same translation"
             log.warning(message, len(found), len(pairs), name, same)
+
+
+def _letters(text: str) -> str:
+    """Returns a text without case, spaces and punctuation, or as it is if it has nothing else; a million take 4 s."""
+    return _NO_LETTERS.sub("", text.casefold()) or text
 
 
 def _check_origin(origin: Path, corpus: Corpus) -> None:

@@ -8,7 +8,7 @@ import pytest
 from lingua_flax.commands.train import resolve_config
 from lingua_flax.devices.mesh import MESH_AXES as MESH
 from lingua_flax.host.errors import UserError
-from lingua_flax.options.config_files import as_json, read_config, refused_changes, to_toml
+from lingua_flax.options.config_files import as_json, packaged_configs, read_config, refused_changes, to_toml
 from lingua_flax.options.messages import all_fields, section_of
 from lingua_flax.options.schema import Config
 
@@ -84,6 +84,16 @@ def resolved(tmp_path, text, *options):
     assert command.workdir == tmp_path / "w"
     assert read_config(write(tmp_path, to_toml(config))) == config
     return config
+
+
+def test_a_config_is_known_by_its_name_beside_a_folder_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in packaged_configs():
+        Path(name).mkdir()
+        assert read_config(Path(name)) == read_config(packaged_configs()[name])
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(UserError, match=r"^mine: cannot read the config \(Is a directory\); the configs known by name"):
+        read_config(Path("mine"))
 
 
 def test_command_line_overrides_file_which_overrides_defaults(tmp_path):
