@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from lingua_flax.host.errors import UserError
+from lingua_flax.host.wording import counted
 
 T = TypeVar("T")
 
@@ -105,7 +106,8 @@ def encode_lines(lines: Iterable[str], path: str | os.PathLike[str] = "") -> byt
 def check_aligned(name: object, lines: Sequence[str], other_name: object, others: Sequence[str]) -> None:
     """Raises UserError unless two files have the same number of lines."""
     if len(lines) != len(others):
-        raise UserError(f"{name} has {len(lines):,} lines, but {other_name} has {len(others):,}; they must be aligned")
+        counts = f"{name} has {counted(len(lines), 'line')}, but {other_name} has {len(others):,}"
+        raise UserError(f"{counts}; they must be aligned")
 
 
 def is_gzip(path: str | os.PathLike[str]) -> bool:

@@ -15,6 +15,7 @@ from lingua_flax.data.cleaning.encodings import Line, code_page, read_lines
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.corpora.pair_files import json_pair
 from lingua_flax.host.errors import UserError
+from lingua_flax.host.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -135,8 +136,8 @@ def _table_rows(
         elif len(cells) == width:
             yield Row(line.number, cells[chosen[0]], cells[chosen[1]], garbled=line.garbled)
         else:
-            count = f"{len(cells)} column{'s' * (len(cells) != 1)}, not {width}"
-            yield Row(line.number, line.text, "", count, line.garbled)
+            count = counted(len(cells), "column")
+            yield Row(line.number, line.text, "", f"{count}, not {width}", line.garbled)
 
 
 def _index(name: str, header: list[str], path: Path) -> int:

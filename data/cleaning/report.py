@@ -9,6 +9,7 @@ from rich.table import Column, Table
 
 from lingua_flax.data.cleaning.corpus_filters import MIN_CORRELATION, UNRELATED, Shift
 from lingua_flax.host.terminal import excerpt, print_table, share
+from lingua_flax.host.wording import counted
 
 EXAMPLES = 3
 MIN_PAIRS = 50  # from which a correlation means anything
@@ -54,7 +55,7 @@ class Report:
 
     def show(self) -> None:
         """Prints what was mended and what was left out."""
-        print(f"{self.pairs:,} pairs: {self.kept:,} kept, {self.pairs - self.kept:,} left out")
+        print(f"{counted(self.pairs, 'pair')}: {self.kept:,} kept, {self.pairs - self.kept:,} left out")
         table = Table("", Column("pairs", justify="right"), "line", "examples")
         for kind, founds in (("mended", self.mended), ("left out", self.left_out)):
             for name, found in sorted(founds.items(), key=lambda item: -item[1].pairs):
@@ -75,7 +76,7 @@ def alignment_warnings(pairs: int, correlation: float | None, shifts: Sequence[S
             yield f"{lines}: the sides do not match, judging by their lengths"
         else:
             behind, ahead = ("target", "source") if part.by > 0 else ("source", "target")
-            count = f"{abs(part.by)} line{'s' * (abs(part.by) > 1)}"
+            count = counted(abs(part.by), "line")
             remedy = f"near line {part.first:,}, remove what the {behind} side has too much"
             yield f"{lines}: the {behind} side is {count} behind; {remedy}, or insert what the {ahead} side lacks"
     if pairs >= MIN_PAIRS and correlation is not None and correlation < MIN_CORRELATION and not shifts:

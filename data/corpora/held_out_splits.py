@@ -20,6 +20,7 @@ from lingua_flax.data.corpora.prepared_corpus import CHUNK, CONTENTS_NAME, Split
 from lingua_flax.data.text_files import chunks
 from lingua_flax.host.digests import short_digest
 from lingua_flax.host.errors import UserError
+from lingua_flax.host.wording import counted
 
 SPLITS = ("train", "validation", "test")
 _HELD_OUT_PAIRS = 1000
@@ -79,7 +80,7 @@ def write_splits(
 def _notes(counts: Mapping[str, int], left_out: int, missing: Sequence[str], held_out: Sequence[str]) -> list[str]:
     notes = []
     if left_out:
-        notes.append(f"left out {left_out:,} training pair{'s' * (left_out != 1)} with an empty side")
+        notes.append(f"left out {counted(left_out, 'training pair')} with an empty side")
     if held_out:
         total = counts["train"] + sum(counts[split] for split in held_out)
         first = f"held out {counts[held_out[0]]:,} of {total:,} pairs for {held_out[0]}"
@@ -156,7 +157,7 @@ def _divide(
 def _note(same: HeldOut, by_target: bool, replaced: int, added: int) -> str:
     then = " and ".join(f"{pairs.total():,}" for pairs in same.values())
     sides = f"{then} pairs, here the targets" if by_target else f"{then} pairs"
-    note = f"the sources of data.held_out ({sides}) are held out again; left out {added:,} pairs added to them"
+    note = f"the sources of data.held_out ({sides}) are held out again; left out {counted(added, 'pair')} added to them"
     return (
         f"{note}; {replaced:,} that are not here any more are replaced by others of their sources" if replaced else note
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.text_files import read_lines, unreadable_as_user_error
 from lingua_flax.host.errors import UserError
+from lingua_flax.host.wording import counted
 
 SIDES = ("source", "target")  # keys of a pair in any languages
 
@@ -39,7 +40,7 @@ def read_aligned(source: Path, target: Path) -> Iterator[Pair]:
         if first is None or second is None:
             longer = before + 1 + sum(1 for side in sides for _ in side)
             lines = (before, longer) if first is None else (longer, before)
-            counts = f"{source} has {lines[0]:,} lines and {target} has {lines[1]:,}"
+            counts = f"{source} has {counted(lines[0], 'line')} and {target} has {lines[1]:,}"
             rule = "line i of one must be the translation of line i of the other"
             raise UserError(f"{counts}; {rule} (lingua-flax clean tells where they diverge)")
         yield Pair(first, second)
@@ -50,7 +51,7 @@ def read_tsv(path: Path) -> Iterator[Pair]:
     for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t")
         if len(columns) != 2:
-            count = f"{len(columns)} column" + "s" * (len(columns) != 1)
+            count = counted(len(columns), "column")
             raise UserError(f"{path}, line {number}: {count}; there must be two, source<TAB>target")
         yield Pair(*columns)
 

@@ -19,6 +19,7 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.host.figures import FORMATS, save_figure
 from lingua_flax.host.files import check_distinct_files, check_writable
 from lingua_flax.host.terminal import progress_bar
+from lingua_flax.host.wording import counted
 from lingua_flax.options import schema
 from lingua_flax.options.command_line import Given, Positional, build, parse, refuse
 from lingua_flax.options.config_files import differing_options, read_workdir_config
@@ -225,7 +226,7 @@ def _read_data(splits: Sequence[str], members: Sequence[Member]) -> list[Evaluat
 def _note(lines: EvaluationSet) -> str:
     from lingua_flax.evaluation.multi30k_protocol import PublishedBLEU, comparability_note
 
-    note = f"{len(lines.sources):,} sentences"
+    note = counted(len(lines.sources), "sentence")
     if lines.multi30k:
         length = PublishedBLEU(lines.multi30k[0]).corpus_score(lines.references, [lines.references]).ref_len
         note += f"; {comparability_note(length, *lines.multi30k)}"
@@ -256,7 +257,7 @@ def _translations(member: Member, data: Sequence[EvaluationSet]) -> list[list[st
 
     def translate(lines: EvaluationSet) -> list[str]:
         translator().warm_up(lines.sources, options)
-        log.info("%s: translating %s, %s sentences", options.workdir, lines.title, f"{len(lines.sources):,}")
+        log.info("%s: translating %s, %s", options.workdir, lines.title, counted(len(lines.sources), "sentence"))
         with progress_bar(len(lines.sources), "sentences") as advance:
             found = translator().translate_sentences(lines.sources, options, after_batch=advance)
         return [line.text for line in found]

@@ -18,6 +18,7 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import write_atomically
 from lingua_flax.host.locks import lock_until_exit
 from lingua_flax.host.terminal import progress_bar
+from lingua_flax.host.wording import counted
 from lingua_flax.options.command_line import Given, check_languages, check_new
 from lingua_flax.options.config_files import read_workdir_config, with_absolute_paths
 from lingua_flax.options.schema import DataConfig, DecodingOptions
@@ -144,4 +145,4 @@ def _translate(translator: Translator, pairs: PairSource, options: DistillComman
             lines = [json.dumps({source: own.source, target: own.text}, ensure_ascii=False) for own in translated]
             on_first_process(functools.partial(output.append, lines))
     on_first_process(output.finish)
-    log.info("%s sentences translated: %s", f"{len(pairs):,}", options.output)
+    log.info("%s translated: %s", counted(len(pairs), "sentence"), options.output)

@@ -18,6 +18,7 @@ from lingua_flax.data.text_files import check_aligned, is_gzip, read_lines, writ
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_distinct_files, check_writable
 from lingua_flax.host.terminal import progress_bar
+from lingua_flax.host.wording import counted
 from lingua_flax.options import schema
 from lingua_flax.options.command_line import Flag, Given, check_languages, refuse
 from lingua_flax.options.config_files import read_workdir_config, with_absolute_paths
@@ -137,7 +138,7 @@ def score_references(translator: Translator, options: EvaluateCommand) -> None:
     total, tokens = sum(score.log_probability for score in scores), sum(score.tokens for score in scores)
     mean, perplexity = total / tokens, math.exp(-total / tokens)
     summary = f"log-probability {total:.2f}, {mean:.4f} a token, perplexity {perplexity:.2f}"
-    log.info("%s sentences, %s tokens: %s", f"{len(scores):,}", f"{tokens:,}", summary)
+    log.info("%s, %s: %s", counted(len(scores), "sentence"), counted(tokens, "token"), summary)
     if options.json_file:
         content: dict[str, Any] = {"log_probability": total, "tokens": tokens, "perplexity": perplexity}
         content |= {"sentences": len(scores), "checkpoint_step": translator.step, "checkpoint": options.checkpoint}

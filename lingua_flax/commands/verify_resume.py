@@ -17,6 +17,7 @@ from rich.table import Table
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.interruption import interruption
 from lingua_flax.host.terminal import print_table
+from lingua_flax.host.wording import counted
 from lingua_flax.options.command_line import Command, Given, config_of
 from lingua_flax.options.config_files import CONFIG_NAME, read_config, to_toml
 from lingua_flax.options.schema import Config, Count
@@ -92,7 +93,7 @@ def _verify(config: Config, command: VerifyCommand, folder: Path) -> None:
         training = TrainProcess(config_file, uninterrupted, interruption.check)
         training.finish()
         steps = training.last_step
-        log.info("the run with %d kills (--kill-seed %d): %s", command.kills, seed, killed)
+        log.info("the run with %s (--kill-seed %d): %s", counted(command.kills, "kill"), seed, killed)
         moments = draw_moments(config.training, steps, command.kills, seed)
         start = partial(TrainProcess, config_file, killed, interruption.check)
         processes = run_killed(start, moments, config.training.log_every, training)
@@ -107,7 +108,7 @@ def _verify(config: Config, command: VerifyCommand, folder: Path) -> None:
         raise RunError(
             f"the run ended after {kills} of {command.kills} kills; give it more steps or another --kill-seed"
         )
-    print(f"{steps:,} steps, SIGKILL {kills} times: the same run, bit for bit (--kill-seed {seed})")
+    print(f"{counted(steps, 'step')}, SIGKILL {counted(kills, 'time')}: the same run, bit for bit (--kill-seed {seed})")
 
 
 def _show_kills(processes: Sequence[TrainProcess]) -> None:

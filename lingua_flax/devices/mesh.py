@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from lingua_flax.host.errors import UserError
+from lingua_flax.host.wording import counted
 from lingua_flax.options.schema import REMAINING_DEVICES, Config, MeshConfig
 
 MESH_AXES = ("data", "fsdp", "tensor")
@@ -26,12 +27,12 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     size = math.prod(shape)
     if size > len(devices):
         raise UserError(
-            f"{_requested_mesh(config)} needs {size} devices; available: {len(devices)}. "
+            f"{_requested_mesh(config)} needs {counted(size, 'device')}; available: {len(devices)}. "
             "Use --devices.mesh.data -1 to take all devices that the other axes leave"
         )
     if size < len(devices) and jax.process_count() > 1:
         raise UserError(
-            f"{_requested_mesh(config)} uses {size} devices, but the {jax.process_count()} processes have "
+            f"{_requested_mesh(config)} uses {counted(size, 'device')}, but the {jax.process_count()} processes have "
             f"{len(devices)}; a run of several processes must use all devices"
         )
     if size < len(devices):  # on a TPU, jax.make_mesh accepts only rectangles of chips
@@ -71,7 +72,7 @@ def check_divides(mesh: Mesh, config: Config, vocabularies: Sequence[int] = ()) 
     rows = config.rows_per_batch // parts
     unit, divisor = ("batch", "") if parts == 1 else ("accumulation step", " / training.accumulation_steps")
     formula = f"training.tokens_per_batch / data.row_length{divisor}"
-    _check_divides(mesh, ROW_AXES, rows, f"the {rows} rows per {unit} ({formula})")
+    _check_divides(mesh, ROW_AXES, rows, f"the {counted(rows, 'row')} per {unit} ({formula})")
     for axis, option in (("fsdp", "embed_dim"), ("tensor", "num_heads"), ("tensor", "mlp_dim")):
         size = getattr(config.model, option)
         _check_divides(mesh, [axis], size, f"model.{option} {size}")

@@ -105,4 +105,4 @@ class Plan(NamedTuple):
         """Returns the progress in words."""
         early = ", stopped early" if progress.step < self.num_steps else ""
         best = f", best validation {progress.best} at step {progress.best_step}" if progress.best else ""
-        return f"{self.steps_taken(progress)} steps{early}{best}"
+        return f"{self.steps_taken(progress)} step{'s' * (self.num_steps != 1)}{early}{best}"

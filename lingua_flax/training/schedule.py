@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lingua_flax.data.training_data import TrainingData
 from lingua_flax.host.errors import UserError
+from lingua_flax.host.wording import counted
 from lingua_flax.options.config_files import CONFIG_NAME, read_workdir_config
 from lingua_flax.options.schema import FALLING_SCHEDULES, MAX_COUNT, Config
 from lingua_flax.training.optimizer import num_warmup_steps
@@ -23,7 +24,7 @@ def steps_of_run(config: Config, data: TrainingData) -> int:
     if steps > MAX_COUNT:
         excess = f"{steps:.2g} steps, more than the maximum of {MAX_COUNT:,}"
         raise UserError(f"training.num_epochs {epochs:g} amounts to {excess}; lower it")
-    log.info("training for %g epochs: %d steps", epochs, steps)
+    log.info("training for %g epoch%s: %s", epochs, "s" * (epochs != 1), counted(steps, "step"))
     return steps
 
 
@@ -38,9 +39,9 @@ def with_warmup_steps(config: Config, num_steps: int, workdir: Path) -> Config:
         steps = num_warmup_steps(read_workdir_config(workdir).optimizer, num_steps)
     if steps != computed:
         now = f"optimizer.warmup_share {optimizer.warmup_share:g} would now be {computed}"
-        log.info("warm-up stays at the %d steps with which this run was started; %s", steps, now)
+        log.info("warm-up stays at the %s with which this run was started; %s", counted(steps, "step"), now)
     if optimizer.schedule in FALLING_SCHEDULES and steps >= num_steps:
-        limit = f"below the run's {num_steps} steps for the {optimizer.schedule} schedule"
+        limit = f"below the run's {counted(num_steps, 'step')} for the {optimizer.schedule} schedule"
         raise UserError(f"optimizer.warmup_steps must be {limit}, got {steps}")
     resolved = optimizer.model_copy(update={"warmup_steps": steps, "warmup_share": None})
     return config.model_copy(update={"optimizer": resolved})

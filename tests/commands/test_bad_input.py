@@ -66,6 +66,10 @@ REFUSED = {
         (r"unknown option --json-file; did you mean --json\?", "--json-file f"),
         ("patience 2 has no effect", "--training.patience 2 --training.eval-every 0"),
         ("below the run's", "--training.num-epochs 1 --optimizer.schedule cosine --optimizer.warmup-steps 500"),
+        (
+            "below the run's 1 step for",
+            "--training.num-steps 1 --optimizer.schedule cosine --optimizer.warmup-steps 500",
+        ),
         ("devices.mesh data 64, fsdp 1, tensor 1 needs 64 devices; available: 1", "--devices.mesh.data 64"),
         ("missing.model.*No such file", "--tokenizer.model-file missing.model"),
         ("~nosuchuser/a: there is no such home directory", "--data.train-source ~nosuchuser/a"),
@@ -112,6 +116,7 @@ REFUSED = {
         ("--columns must be two", "one two --output c.tsv --columns 1"),
         ("go together", "one two --output c.tsv --source-language en"),
         ('unknown encoding "latin-99"', "one two --output c.tsv --encoding latin-99"),
+        ('unknown encoding "base64"', "one two --output c.tsv --encoding base64"),
         ("give two text files", "one --output c.tsv"),
         ("--rejected has no effect with --dry-run", "one two --dry-run --rejected r.jsonl"),
         ("--columns has no effect with two text files", "one two --dry-run --columns 1 2"),

@@ -87,3 +87,4 @@ def test_a_run_with_more_steps_than_asked_for_is_finished():
     assert plan(100).is_finished(progress)
     assert plan(100).summary(progress) == f"{more} steps, best validation BLEU 31.25 at step 90"
     assert plan(200).summary(Progress(step=120)) == "120 of 200 steps, stopped early"
+    assert plan(1).summary(Progress(step=1)) == "1 of 1 step"
