@@ -52,8 +52,9 @@ def write_network(
 ) -> None:
     """Makes the folder a workdir with the files of a run, by name, and parameters (numpy, all of one type) alone.
 
-    It can translate and be trained further with --init-from.
+    It can translate and be trained further with --init-from. Raises UserError if the folder cannot be written.
     """
+    Workdir(folder).check_creatable()
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         write_atomically(folder / name, content)

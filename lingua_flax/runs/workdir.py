@@ -13,6 +13,7 @@ from lingua_flax.host.locks import lock_until_exit
 from lingua_flax.runs.metrics import parse_metrics
 
 LOCK_NAME = "training.lock"
+NOT_IN_PATHS = frozenset("\\*?[")  # Orbax 0.12 takes such a path for a pattern, and tensorstore a backslash for a slash
 MAX_LINE_BYTES = 2**18  # of metrics.jsonl; a validation has the text of its samples
 
 
@@ -27,6 +28,10 @@ class Workdir:
 
     def check_creatable(self) -> None:
         """Raises UserError if the folder cannot be created or written; leaves nothing behind."""
+        if odd := sorted(NOT_IN_PATHS & set(self.checkpoints.as_posix())):
+            raise UserError(
+                f"{self.path}: checkpoints cannot be read from a path with {' '.join(odd)}; choose another one"
+            )
         paths = [self.path, *self.path.absolute().parents]
         existing = next(path for path in paths if path.exists() or path.is_symlink())  # a link may lead nowhere
         if not existing.is_dir():

@@ -39,6 +39,8 @@ def test_workdirs_that_cannot_be_created(refused, toy, tmp_path):
         ("link: not a directory", train, link),
         ("link: not a directory", train, link / "w"),
         ("file: not a directory; choose another --workdir", build, file),
+        (r"w\[1\]: checkpoints cannot be read from a path with \[; choose another", train, tmp_path / "w[1]"),
+        (r"checkpoints cannot be read from a path with \* \\; choose another", build, tmp_path / "*" / "a\\b"),
         ("clean: File exists", build, begun),
     ):
         refused(words, *command, workdir)
@@ -66,10 +68,7 @@ REFUSED = {
         (r"unknown option --json-file; did you mean --json\?", "--json-file f"),
         ("patience 2 has no effect", "--training.patience 2 --training.eval-every 0"),
         ("below the run's", "--training.num-epochs 1 --optimizer.schedule cosine --optimizer.warmup-steps 500"),
-        (
-            "below the run's 1 step for",
-            "--training.num-steps 1 --optimizer.schedule cosine --optimizer.warmup-steps 500",
-        ),
+        ("the run's 1 step for", "--training.num-epochs 0.001 --optimizer.schedule cosine --optimizer.warmup-steps 5"),
         ("devices.mesh data 64, fsdp 1, tensor 1 needs 64 devices; available: 1", "--devices.mesh.data 64"),
         ("missing.model.*No such file", "--tokenizer.model-file missing.model"),
         ("~nosuchuser/a: there is no such home directory", "--data.train-source ~nosuchuser/a"),
