@@ -133,11 +133,11 @@ def _check_text(beginning: bytes, name: str) -> None:
 
 def _declared_encoding(beginning: bytes, name: str) -> str:
     """Returns what an XML file says that it is in; "" if it does not, or says UTF-8, or what it cannot be."""
-    if not (found := _DECLARED.match(beginning)):
-        return ""
+    found = _DECLARED.match(beginning)
+    declared = found[1].decode() if found else "utf-8"
     try:
-        b"".decode(declared := found[1].decode())
+        b"".decode(declared)
     except LookupError as error:
         remedy = "convert it to UTF-8, and name that in its first line"
         raise UserError(f'{name}: unknown encoding "{declared}"; {remedy}') from error
-    return "" if codecs.lookup(declared).name.startswith("utf") else declared
+    return "" if declared.lower().startswith("utf") else declared

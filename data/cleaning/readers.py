@@ -110,7 +110,7 @@ def _csv(lines: Iterator[Line]) -> Iterator[tuple[Line, list[str]]]:
             cells = next(csv.reader(_take(waiting, lines, used), delimiter=delimiter, strict=True))
         except csv.Error:
             cells = used[0].text.split(delimiter)
-            waiting.extendleft(reversed(used[1:]))
+            waiting.extendleft(used[:0:-1])
             del used[1:]
         yield Line(used[0].number, "\n".join(line.text for line in used), "".join(line.garbled for line in used)), cells
         waiting.extend(islice(lines, 0 if waiting else 1))
@@ -155,8 +155,8 @@ def tmx_languages(path: Path) -> tuple[str, str]:
     found: dict[str, str] = {}
     for unit in islice(tmx.read_units(read_lines(path, code_page([]))), SAMPLED):
         with suppress(ValueError):
-            for variant in tmx.read_variants(unit.text):
-                found.setdefault(tmx.code(variant.language), variant.language)
+            for language, _ in tmx.read_variants(unit.text):
+                found.setdefault(tmx.code(language), language)
     if len(found) != 2:
         languages = f"it has {', '.join(found.values()) or 'no text'}"
         raise UserError(f"{path}: {languages}; choose two with --source-language and --target-language")

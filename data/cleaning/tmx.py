@@ -6,7 +6,6 @@ be in another unit. So they are cut at their tags, outside of comments and CDATA
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 import regex
 from lxml import etree
@@ -24,20 +23,8 @@ _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _NATIVE_CODE = ("bpt", "ept", "it", "ut", "ph")  # elements of a segment that hold markup of its program
 _STANDALONE = "\0"  # in the text, for a code that can be a line break; others, such as for bold, can be within a word
 _BETWEEN_WORDS = regex.compile(r"(?<=[\w\p{M}\p{Pe}\p{Pf}.,:;!?…])\0+(?=[\w\p{Ps}\p{Pi}])")
-_PARSER = etree.XMLParser(
-    recover=True,  # from prefixes that are not declared; other errors are found in its log
-    resolve_entities=False,
-    no_network=True,
-    remove_comments=True,
-    remove_pis=True,
-)
-
-
-class Variant(NamedTuple):
-    """A text of a translation unit, and its language as it is written there."""
-
-    language: str
-    text: str
+# Of the errors from which it recovers, only prefixes that are not declared are not fatal.
+_PARSER = etree.XMLParser(recover=True, resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
 
 
 def read_units(lines: Iterable[Line]) -> Iterator[Line]:
@@ -46,20 +33,17 @@ def read_units(lines: Iterable[Line]) -> Iterator[Line]:
     A unit without a tag, and a comment that is not closed, are also yielded: as text that is not XML.
     """
     parts, is_open = list[Line](), False
-    awaited, opened = (
-        "",
-        Line(0, ""),
-    )  # the end of the comment, CDATA section or instruction that is open, and its begin
+    skipped: Line | None = None  # the beginning of the comment, CDATA section or instruction that is open
     for line in lines:
         text, begin = f"{line.text}\n", 0
         for token in _TOKEN.finditer(text):
             kind = token.lastgroup
-            if awaited:
-                if token[0] == opened.text == "<!--" and not is_open:  # two of them cannot be nested
-                    yield opened
-                awaited = "" if token[0] == awaited else awaited
+            if skipped:
+                if token[0] == skipped.text == "<!--" and not is_open:  # two of them cannot be nested
+                    yield skipped
+                skipped = None if token[0] == _CLOSING[skipped.text] else skipped
             elif kind == "opening":
-                awaited, opened = _CLOSING[token[0]], Line(line.number, token[0])
+                skipped = Line(line.number, token[0])
             elif kind == "end":
                 yield _joined([*parts, line._replace(text=f"{text[begin : token.start()]}</{token['end']}>")])
                 parts, is_open, begin = [], False, token.end()
@@ -69,10 +53,8 @@ def read_units(lines: Iterable[Line]) -> Iterator[Line]:
                 parts, is_open, begin = [], True, token.start()
         if is_open:
             parts.append(line._replace(text=text[begin:]))
-    if is_open:
-        yield _joined(parts)
-    elif awaited:
-        yield opened
+    if is_open or skipped:
+        yield _joined(parts) if is_open else skipped
 
 
 def _joined(parts: Sequence[Line]) -> Line:
@@ -80,20 +62,20 @@ def _joined(parts: Sequence[Line]) -> Line:
     return Line(parts[0].number, "".join(part.text for part in parts), garbled)
 
 
-def read_variants(unit: str) -> list[Variant]:
-    """Returns the texts of a unit, without the codes of programs; raises ValueError if it is not valid XML."""
+def read_variants(unit: str) -> list[tuple[str, str]]:
+    """Returns the languages and texts of a unit, without codes of programs; raises ValueError if it is no valid XML."""
     try:
         root = etree.fromstring(unit, _PARSER)
         errors = [error.message for error in _PARSER.error_log if error.level == etree.ErrorLevels.FATAL]
     except etree.XMLSyntaxError as error:
         errors = [error.msg]
     if errors:
-        raise ValueError(f"not valid XML ({errors[0]})")
+        raise ValueError(f"not valid XML ({errors[0].splitlines()[0]})")
     variants = []
     for variant in (element for element in root.iter() if _name(element) == "tuv"):
-        if (segment := next((child for child in variant if _name(child) == "seg"), None)) is not None:
+        for segment in (child for child in variant if _name(child) == "seg"):
             text = _BETWEEN_WORDS.sub(" ", "".join(_texts(segment))).replace(_STANDALONE, "")
-            variants.append(Variant(variant.get(_LANGUAGE) or variant.get("lang") or "", text))
+            variants.append((variant.get(_LANGUAGE) or variant.get("lang") or "", text))
     return variants
 
 
@@ -114,13 +96,12 @@ def _name(element: etree._Element) -> str:
 def unit_pair(unit: str, languages: Sequence[str]) -> Pair:
     """Returns the first text in each language, of any region if none is wanted; raises ValueError if one is missing."""
     variants, texts = read_variants(unit), []
-    for wanted in languages:
-        others = [code(other) for other in languages if code(other).startswith(code(wanted)) and other != wanted]
-        found = (each for each in variants if code(each.language).startswith(code(wanted)))
-        text = next((each.text for each in found if not code(each.language).startswith(tuple(others))), None)
-        if text is None:
-            known = ", ".join(dict.fromkeys(each.language for each in variants)) or "no language"
-            raise ValueError(f"no text in {wanted}, only in {known}")
+    for wanted in map(code, languages):
+        others = tuple(other for other in map(code, languages) if other.startswith(wanted) and other != wanted)
+        found = (text for own, text in variants if code(own).startswith(wanted) and not code(own).startswith(others))
+        if (text := next(found, None)) is None:
+            known = ", ".join(dict.fromkeys(own for own, _ in variants)) or "no language"
+            raise ValueError(f"no text in {languages[len(texts)]}, only in {known}")
         texts.append(text)
     return Pair(*texts)
 
