@@ -22,6 +22,7 @@ from typing import NamedTuple
 from rich.table import Table
 
 from lingua_flax.host.terminal import print_table
+from lingua_flax.host.wording import counted
 from tests.helpers.repository import copy_repository
 
 ROOT = Path(__file__).parent.parent
@@ -97,7 +98,7 @@ def main() -> None:
         table.add_row(mutant.name, mutant.file, result.failed or survived, f"{result.seconds:.0f}")
     print_table(table)
     survivors = sum(result.failed is None for result in results)
-    print(f"{len(mutants)} mutants, {survivors} survived")
+    print(f"{counted(len(mutants), 'mutant')}, {survivors} survived")
     sys.exit(survivors > 0)
 
 
