@@ -53,8 +53,10 @@ def read_units(lines: Iterable[Line]) -> Iterator[Line]:
                 parts, is_open, begin = [], True, token.start()
         if is_open:
             parts.append(line._replace(text=text[begin:]))
-    if is_open or skipped:
-        yield _joined(parts) if is_open else skipped
+    if is_open:
+        yield _joined(parts)
+    elif skipped:
+        yield skipped
 
 
 def _joined(parts: Sequence[Line]) -> Line:
@@ -95,7 +97,7 @@ def _name(element: etree._Element) -> str:
 
 def unit_pair(unit: str, languages: Sequence[str]) -> Pair:
     """Returns the first text in each language, of any region if none is wanted; raises ValueError if one is missing."""
-    variants, texts = read_variants(unit), []
+    variants, texts = read_variants(unit), list[str]()
     for wanted in map(code, languages):
         others = tuple(other for other in map(code, languages) if other.startswith(wanted) and other != wanted)
         found = (text for own, text in variants if code(own).startswith(wanted) and not code(own).startswith(others))

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -135,7 +136,7 @@ def _divide(
         here &= Counter(pair for _, pairs in blocks for pair in pairs.values() if pair in here)
     # Others take the places of pairs that are not here any more; all do if nothing was held out before.
     others = sum(held_out.values(), Counter[int]()) - _by_source(here)
-    remaining: Counter[object] = Counter({**here, **others})
+    remaining = Counter[Any](here) + Counter[Any](others)
     with ExitStack() as stack:
         writers = {name: stack.enter_context(SplitWriter(folder, name)) for name in ("train", *held_out)}
         for sides, pairs in _blocks(undivided, hashes, numbers, by_target):
@@ -158,9 +159,8 @@ def _note(same: HeldOut, by_target: bool, replaced: int, added: int) -> str:
     then = " and ".join(f"{pairs.total():,}" for pairs in same.values())
     sides = f"{then} pairs, here the targets" if by_target else f"{then} pairs"
     note = f"the sources of data.held_out ({sides}) are held out again; left out {counted(added, 'pair')} added to them"
-    return (
-        f"{note}; {replaced:,} that are not here any more are replaced by others of their sources" if replaced else note
-    )
+    instead = f"; {replaced:,} that are not here any more are replaced by others of their sources"
+    return note + instead * (replaced > 0)
 
 
 def _blocks(
