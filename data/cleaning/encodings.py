@@ -136,7 +136,7 @@ def _declared_encoding(beginning: bytes, name: str) -> str:
     found = _DECLARED.match(beginning)
     declared = found[1].decode() if found else "utf-8"
     try:
-        b"".decode(declared)
+        io.TextIOWrapper(io.BytesIO(), declared)
     except LookupError as error:
         remedy = "convert it to UTF-8, and name that in its first line"
         raise UserError(f'{name}: unknown encoding "{declared}"; {remedy}') from error

@@ -1,6 +1,7 @@
 """The command clean: parallel text as people have it -> pairs to train on, and those left out with the reason."""
 
 import dataclasses
+import io
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -74,7 +75,7 @@ class CleanCommand(Command, CleaningOptions):
         if bool(self.source_language) != bool(self.target_language):
             raise UserError("--source-language and --target-language go together: both, or none")
         try:
-            b"".decode(self.encoding or "utf-8")  # which codecs.lookup also knows if it is none of text
+            io.TextIOWrapper(io.BytesIO(), self.encoding or "utf-8")  # codecs.lookup also finds what is none of text
         except LookupError as error:
             raise UserError(f'--encoding: unknown encoding "{self.encoding}"; try windows-1252') from error
         written = (self.output, self.rejected, self.json_file)

@@ -238,6 +238,10 @@ def test_regions_and_entities_of_tmx(tmp_path):
     assert faults(rows) == {4: no_entity, 6: "no text in de, only in EN-us, nl"}
     with pytest.raises(UserError, match="it has EN-us, de_DE, fr, nl; choose two with --source-language"):
         tmx_languages(path)
+    for unknown in ("latin-99", "base64"):
+        path.write_text(f'<?xml version="1.0" encoding="{unknown}"?>' + units[0])
+        with pytest.raises(UserError, match=f'unknown encoding "{unknown}"; convert it to UTF-8'):
+            tmx_languages(path)
     portuguese = UNIT.replace("EN-us", "pt-BR").replace("de_DE", "PT").format("lang", "", "trem", "comboio")
     path.write_text(portuguese + portuguese.replace("pt-BR", "Pt_br"), encoding="utf-8")
     assert tmx_languages(path) == ("pt-BR", "PT")
