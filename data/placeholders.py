@@ -30,6 +30,10 @@ _PLACEHOLDER = re.compile(f"[{PLACEHOLDERS}]")
 _W = r"0-9A-Za-z_\u00c0-\u0dff"
 _FILE_TYPES = "csv|docx?|exe|gif|gz|html?|ini|java|jpe?g|js|json|md|mp[34]|odt|pdf|png|pptx?|py|sh|svg|tar|toml|tsv|"
 _FILE_TYPES += "txt|xlsx?|xml|ya?ml|zip"
+# Of a message for several cases, the text for one of them, with names and further messages in braces.
+_VARIANT = r"\{[^{}]*\}"
+for _ in range(3):
+    _VARIANT = rf"\{{[^{{}}]*(?:{_VARIANT}[^{{}}]*)*\}}"
 # The beginning of a name: not inside of another one, not even after a sign in it, as in a-b-c.
 _NAME = rf"(?<![{_W}/.])(?<![{_W}/.+-][+-])[{_W}]"
 # Each takes linear time: no two repetitions in a row match the same characters, and what begins at several places of a
@@ -40,11 +44,15 @@ TO_KEEP = re.compile(
         (
             _PLACEHOLDER.pattern,
             r"(?<!`)(`{1,3})(?!`).+?(?<!`)\1(?!`)",  # code
-            r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>",  # tags, such as <x id="1"/>
-            # {}, {name}, {0:.2f}, {{ name }}, ${name}
-            r"\$?\{\{?\s*(?:(?:[\w.]+|(?=[!:,]))(?:[!:][^{}\s]*|(?:,\s*\w+){1,2})?\s*)?\}?\}",
-            # %s, %1$d, %(name)s
-            rf"%(?:\d+\$|\(\w+\))?[-+0#]*(?:[1-9]\d*)?(?:\.\d+)?(?:hh?|ll?|z)?[diouxXeEfgGcsp@](?![{_W}])",
+            r"</?(?:[A-Za-z][\w:.-]*(?:\s[^<>]*)?|\d{1,3})/?>",  # tags, such as <x id="1"/> and <0>
+            r"\$?\{{2,3}[^{}]*\}{2,3}|\{%[^{}]*%\}",  # {{ name | upper }}, {% if name %}
+            # {}, {name}, {0:.2f}, {n, number, percent}, ${name}, %{name}
+            r"[$%#]?\{\s*(?:(?:[\w.-]+|(?=[!:,]))"
+            r"(?:[!:][^{}\s]*|(?:,\s*\w+){1,2}|,\s*(?:number|date|time)\s*,[^{}]*)?\s*)?\}",
+            rf"\{{\s*[\w.-]+\s*,\s*(?:plural|select(?:ordinal)?)\s*,(?:[^{{}}]*{_VARIANT})+\s*\}}",  # of ICU
+            # %s, %1$d, %(name)s, %<name>s
+            rf"%(?:\d+\$|\(\w+\)|<\w+>)?[-+0#]*(?:[1-9]\d*)?(?:\.\d+)?(?:hh?|ll?|z)?[diouxXeEfgGcsnp@](?![{_W}])",
+            rf"(?<![^\s(\"'«“„]):[A-Za-z_][{_W}]+(?![{_W}:-])",  # :name
             # URLs, without a full stop or a bracket that follows.
             rf"(?<![{_W}])(?:[A-Za-z][A-Za-z0-9+.-]{{0,30}}://|www\.|mailto:)[!#-;=?-_a-~{_W}]*[/#=&\-{_W}]",
             rf"(?<![{_W}.+-])[{_W}.+-]+@[{_W}-]+(?:\.[{_W}-]+)*\.[{_W}]{{2,}}",  # mail addresses

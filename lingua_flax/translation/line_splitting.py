@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from lingua_flax.data.batch import cut
 from lingua_flax.data.placeholders import Protected
 from lingua_flax.data.tokenizer import MAX_UNKNOWN_SHARE
+from lingua_flax.options.language_codes import language_code
 from lingua_flax.translation.loading import TrainedNetwork
 from lingua_flax.translation.requests import Part
-from lingua_flax.translation.sentences import language_code, split_sentences
+from lingua_flax.translation.sentences import split_sentences
 
 _SPACE = re.compile(r"\s+")
 # Languages that are written without spaces between sentences: Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan.
-WITHOUT_SPACES = "zh zho chi cmn yue wuu ja jpn th tha lo lao my mya bur km khm bo bod tib"
+WITHOUT_SPACES = "zh yue wuu ja th lo my km bo"
 
 
 def divide_text(network: TrainedNetwork, lines: Sequence[str]) -> list[list[Part]]:
