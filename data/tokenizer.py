@@ -232,17 +232,21 @@ def read_model(processor: sentencepiece.SentencePieceProcessor) -> Any:
 
 
 def train_tokenizer(
-    pairs: PairSource, config: TokenizerConfig, tags: Sequence[str] = (), fractions: Mapping[str, float] | None = None
+    pairs: PairSource,
+    config: TokenizerConfig,
+    tags: Sequence[str] = (),
+    fractions: Mapping[str, float] | None = None,
+    languages: tuple[str, str] = ("", ""),
 ) -> list[bytes]:
     """Trains on (source, target) pairs and returns one serialized model if joint, otherwise one per side.
 
     If there are more than TRAINING_PAIRS, that many evenly spaced pairs are used. The same pairs always give the same
     bytes. The model of the source side also has the tags, as pieces for `Tokenizer.with_source_tag`. `fractions` of the
-    pairs have AUGMENTATIONS: with 7% in upper case, a sentence of Multi30k in upper case takes 21 pieces, without 51.
+    pairs, which are in these languages, have AUGMENTATIONS: with 7% in upper case, a sentence of Multi30k in upper case takes 21 pieces, without 51.
 
     Raises UserError if the vocabulary is too large or too small for the corpus.
     """
-    training_pairs = functools.partial(_training_pairs, pairs, config.placeholders, fractions or {})
+    training_pairs = functools.partial(_training_pairs, pairs, config.placeholders, fractions or {}, languages)
     if config.joint:
         return [_train((line for pair in training_pairs() for line in pair), config, "", tags)]
     return [
@@ -251,14 +255,16 @@ def train_tokenizer(
     ]
 
 
-def _training_pairs(pairs: PairSource, placeholders: int, fractions: Mapping[str, float]) -> Iterator[Pair]:
+def _training_pairs(
+    pairs: PairSource, placeholders: int, fractions: Mapping[str, float], languages: tuple[str, str]
+) -> Iterator[Pair]:
     chosen = iter(pairs)  # several times faster than indexing
     if len(pairs) > TRAINING_PAIRS:
         stride = len(pairs) / TRAINING_PAIRS
         chosen = (pairs[int(i * stride)] for i in range(TRAINING_PAIRS))
     if any(fractions.values()):
         changes = (draw_augmentations(fractions, random_words(number))[0] for number in itertools.count())
-        chosen = map(augment_pair, chosen, changes)
+        chosen = map(augment_pair, chosen, changes, itertools.repeat(languages))
     return (protect_pair(pair, PLACEHOLDERS[:placeholders]) for pair in chosen)
 
 
