@@ -94,9 +94,12 @@ def _ends(text: str, code: str) -> Iterator[int]:
         window = text[begin : begin + WINDOW]
         *ends, last = list(itertools.accumulate(map(len, sentencex.segment(code, window)), initial=begin))[1:]
         if last < len(text):
-            ends = [end for end in ends if end - begin <= WINDOW // 2] or ends[:1]
+            certain = [end for end in ends if end - begin <= WINDOW // 2]
+            # At least an eighth, or each of many windows would begin a character after the one before.
+            is_enough = certain and certain[-1] - begin >= WINDOW // 8
+            ends = certain if is_enough else ends[: len(certain) + 1]
             # A sentence that is longer than the window goes on with a whole word.
-            last = ends[-1] if ends else begin + (window.rfind(" ") + 1 or WINDOW)
+            last = ends[-1] if len(ends) > len(certain) or is_enough else begin + (window.rfind(" ") + 1 or WINDOW)
         yield from ends
         begin = last
 

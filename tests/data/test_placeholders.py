@@ -34,7 +34,11 @@ def test_what_is_kept():
         ("In 1984, 12,345.67 or 12:30 on 2024-05-01", ["1984", "12,345.67", "12:30", "2024-05-01"]),
         ("100% sure, 50% discount, 100%ige, 3 < 4 and a<5, 3.5, 42, 1990s", []),
         ("he and/or she, he/she/it, 1/2, km/h, 24/7, a.b, The U.S. and i.e. 3.14 p.m. J.R.R. don't", []),
-        ("{count, plural, one {# file} other {# files}}", []),
+        ("%{count}, {user-name}, #{x.y} or {{ x | upper }}", ["%{count}", "{user-name}", "#{x.y}", "{{ x | upper }}"]),
+        ("<0>Go</0>{% if n %} %n of %<n>d, (:name)", ["<0>", "</0>", "{% if n %}", "%n", "%<n>d", ":name"]),
+        ("{n, number, #,##0} {{{raw}}} ${{ a.b }}", ["{n, number, #,##0}", "{{{raw}}}", "${{ a.b }}"]),
+        ("{n, plural, one {{x}'s file} other {# files}} is", ["{n, plural, one {{x}'s file} other {# files}}"]),
+        (":p :-) a:b 12:30 is Note: the, x :class-name, 3 <4 and 5> 4, {a b}", ["12:30"]),
         (f"odd {FEW[3]} character", [FEW[3]]),
     ):
         assert [span.kept for span in spans_to_keep(text)] == kept
