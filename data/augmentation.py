@@ -21,7 +21,7 @@ def no_final_punctuation(text: str) -> str:
     return _FINAL_PUNCTUATION.sub("", text)
 
 
-AUGMENTATIONS: Mapping[str, Callable[[str, str], str]] = {  # by option of [data.augment], in order; `i` is a capital one
+AUGMENTATIONS: Mapping[str, Callable[[str, str], str]] = {  # by option of [data.augment], in order
     "upper_case": lambda text, i: text.replace("i", i).upper(),
     "title_case": lambda text, i: _WORD_BEGINNING.sub(lambda match: match[0].replace("i", i).title(), text),
     "no_final_punctuation": lambda text, i: no_final_punctuation(text),

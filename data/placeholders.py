@@ -52,7 +52,7 @@ TO_KEEP = re.compile(
             rf"\{{\s*[\w.-]+\s*,\s*(?:plural|select(?:ordinal)?)\s*,(?:[^{{}}]*{_VARIANT})+\s*\}}",  # of ICU
             # %s, %1$d, %(name)s, %<name>s
             rf"%(?:\d+\$|\(\w+\)|<\w+>)?[-+0#]*(?:[1-9]\d*)?(?:\.\d+)?(?:hh?|ll?|z)?[diouxXeEfgGcsnp@](?![{_W}])",
-            rf"(?<![^\s(\"'«“„]):[A-Za-z_][{_W}]+(?![{_W}:-])",  # :name
+            rf"(?<![^\s(\x22'«“„]):[A-Za-z_][{_W}]+(?![{_W}:-])",  # :name
             # URLs, without a full stop or a bracket that follows.
             rf"(?<![{_W}])(?:[A-Za-z][A-Za-z0-9+.-]{{0,30}}://|www\.|mailto:)[!#-;=?-_a-~{_W}]*[/#=&\-{_W}]",
             rf"(?<![{_W}.+-])[{_W}.+-]+@[{_W}-]+(?:\.[{_W}-]+)*\.[{_W}]{{2,}}",  # mail addresses
@@ -75,7 +75,7 @@ class Span(NamedTuple):
     begin: int
     end: int
     kept: str
-    is_term: bool = False
+    is_term: bool = False  # that is capitalized at the beginning of a sentence
 
 
 def spans_to_keep(text: str, glossary: Glossary | None = None) -> list[Span]:
@@ -144,7 +144,9 @@ class Protected:
                 found.append((*text.span(), bool(number % 2) or not has_letters(text[0])))
         for (begin, end, is_kept), (following, _, _) in itertools.pairwise([*found, (len(self.source), 0, True)]):
             after = space if _JOINT.fullmatch(self.source[end - 1 : following + 1]) else self.source[end:following]
-            yield self.part(begin, end), after, is_kept
+            part = self.part(begin, end)
+            spans = part.spans if begin == found[0][0] else [span._replace(is_term=False) for span in part.spans]
+            yield dataclasses.replace(part, spans=spans), after, is_kept
 
     def placed(self, prefix: str) -> str:
         """Returns the beginning of a translation, in which the spans stand, with placeholders."""
@@ -163,15 +165,18 @@ class Protected:
     def restored(self, translation: str) -> str:
         """Returns a part of a translation with what must be kept; a first term is capitalized if the source is."""
         spans = self._span_of
-        first = spans.get(translation[:1])
         text = _PLACEHOLDER.sub(lambda match: spans[match[0]].kept if match[0] in spans else "", translation)
-        capitalize = first and first.is_term and self.source.lstrip()[:1].isupper()
-        return text[:1].upper() + text[1:] if capitalize else text
+        return self._begun(text, spans.get(translation[:1]))
 
     @property
     def untranslated(self) -> str:
-        """The source with what must be kept in the place of the spans."""
-        return replaced(self.source, self.spans, [span.kept for span in self.spans])
+        """The source with what must be kept in the place of the spans; a first term is capitalized if the source is."""
+        text = replaced(self.source, self.spans, [span.kept for span in self.spans])
+        return self._begun(text, self.spans[0] if self.spans and not self.spans[0].begin else None)
+
+    def _begun(self, text: str, first: Span | None) -> str:
+        capitalize = first and first.is_term and self.source.lstrip()[:1].isupper()
+        return text[:1].upper() + text[1:] if capitalize else text
 
     def original(self, text: str) -> str:
         """Returns a part of the text as it is in the source."""

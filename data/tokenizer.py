@@ -242,7 +242,8 @@ def train_tokenizer(
 
     If there are more than TRAINING_PAIRS, that many evenly spaced pairs are used. The same pairs always give the same
     bytes. The model of the source side also has the tags, as pieces for `Tokenizer.with_source_tag`. `fractions` of the
-    pairs, which are in these languages, have AUGMENTATIONS: with 7% in upper case, a sentence of Multi30k in upper case takes 21 pieces, without 51.
+    pairs, in these languages, have AUGMENTATIONS: with 7% in upper case, a sentence of Multi30k in upper case takes 21
+    pieces, without 51.
 
     Raises UserError if the vocabulary is too large or too small for the corpus.
     """

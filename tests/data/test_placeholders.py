@@ -1,5 +1,7 @@
 """What is kept: examples of every kind and of what only looks like it, and properties of texts with placeholders."""
 
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -141,7 +143,7 @@ def test_all_placeholders_are_used_equally():
 
 
 def test_terms_are_whole_words_and_the_longest_is_taken():
-    """A first term is capitalized as the source is."""
+    """A first term is capitalized as the source is, also if nothing is translated."""
     for text, translation in (
         ("the bank of the savings  bank, banks", "the Ufer of the Sparkasse, banks"),
         ("Bank of the U.S. Army.", "Ufer of the US-Armee."),
@@ -154,10 +156,29 @@ def test_terms_are_whole_words_and_the_longest_is_taken():
         ("बैंक", "बैंक"),
     ):
         protected = protect(text, FEW, GLOSSARY)
-        assert protected.restored(protected.text) == translation
+        assert protected.restored(protected.text) == protected.untranslated == translation
         assert protected.original(protected.text) == text
+    first, *_, last = protect("The shore 12345 The shore", FEW, GLOSSARY).chunks()
+    assert (first[0].untranslated, last[0].untranslated) == ("Das ufer", "das ufer")
     with_case = Glossary((("Bank", "Ufer"),), match_case=True)
     assert [span.kept for span in spans_to_keep("bank Bank BANK", with_case)] == ["Ufer"]
+
+
+WIDE = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
+WORDS = ["Café", "noir", "C++", "İstanbul", "ısı", "Straße", "ガラス", "한국", "ﬁn", "บ้าน", "e\u0301\u0316t", "-", "a"]
+
+
+@given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3), st.lists(st.sampled_from(WORDS)), st.booleans())
+def test_terms_are_found_in_any_form(term, others, match_case):
+    """Composed, decomposed, full-width and, in any language, in capitals."""
+    text = " ".join([*others, *term, *others])
+    forms = [text.translate(WIDE), *(unicodedata.normalize(form, text) for form in ("NFC", "NFD", "NFKC", "NFKD"))]
+    forms += [] if match_case else [text.upper(), text.lower(), text.replace("i", "İ").upper()]
+    found = [list(Glossary(((" ".join(term), "X"),), match_case).terms_in(form)) for form in forms]
+    assert found[0]
+    for form, own in zip(forms, found, strict=True):
+        assert len(own) == len(found[0])
+        assert all("".join(form[:begin].split(" ")) == "" or form[begin - 1] == " " for begin, _, _ in own)
 
 
 def test_files_that_are_no_glossaries_are_refused(tmp_path):

@@ -201,7 +201,20 @@ def find_unknown():
 # Letters of many scripts, and what stays as it is, in ASCII: the classes of JavaScript's patterns have nothing else.
 CHARACTERS = st.sampled_from(LETTERS + MARKS + OTHERS)
 KEPT = st.sampled_from(
-    [" {name} ", " %s ", " https://example.org/a?b=c ", " a@b.org ", " `code` ", '<x id="1">', " a/b.py "]
+    [
+        " {name} ",
+        " %s ",
+        " %{a-b} ",
+        " {{ a | b }} ",
+        " <0> ",
+        " :name ",
+        " {a, plural, one {# b} other {b}} ",
+        " https://example.org/a?b=c ",
+        " a@b.org ",
+        " `code` ",
+        '<x id="1">',
+        " a/b.py ",
+    ]
 )
 ASSIGNED = st.text(st.characters(exclude_categories=["Cs", "Cn"]))
 TEXTS = st.lists(st.lists(CHARACTERS | KEPT).map("".join) | ASSIGNED)

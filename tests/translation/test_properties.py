@@ -31,7 +31,8 @@ def test_parts_of_a_line_add_up_to_the_line(line, longest):
 
 # Runs of each are what a pattern or a library could read again and again.
 UNITS = [
-    *"`a1é-+.,:/@#$%<>{}()~_\\ \t!?0٣–'\"“”「」»…中。กA\u0301",
+    *"`a1é-+.,:/@#$%<>{}()~_\\ \t!?0٣–'\"“”「」»…中。กA\u0301\u0316",
+    "\u0301\u0316",
     "{{",
     '"「',
     "Mr. ",
