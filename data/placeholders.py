@@ -76,6 +76,7 @@ class Span(NamedTuple):
     end: int
     kept: str
     is_term: bool = False  # that is capitalized at the beginning of a sentence
+    is_unknown: bool = False  # to the tokenizer
 
 
 def spans_to_keep(text: str, glossary: Glossary | None = None) -> list[Span]:
@@ -94,11 +95,15 @@ def _spans(pattern: re.Pattern[str], text: str) -> list[Span]:
 
 @dataclasses.dataclass(frozen=True)
 class Protected:
-    """A source, its spans in order, and the characters of which each gets one, or none if there are too few of them."""
+    """A source, its spans in order, and the characters of which each gets one, or none if there are too few of them.
+
+    `written` is the source, character by character, in those that the tokenizer knows, if it does not know all.
+    """
 
     source: str
     spans: Sequence[Span] = ()
     available: str = ""
+    written: str = ""
 
     @functools.cached_property
     def placeholders(self) -> str:
@@ -113,7 +118,7 @@ class Protected:
     @functools.cached_property
     def text(self) -> str:
         """The text with placeholders."""
-        return replaced(self.source, self.spans, self.placeholders)
+        return replaced(self.written or self.source, self.spans, self.placeholders)
 
     def part(self, begin: int, end: int) -> Self:
         """Returns a part without the white space around it, with the spans that are inside of it."""
@@ -121,14 +126,16 @@ class Protected:
         begin, end = begin + len(text) - len(text.lstrip()), begin + len(text.rstrip())
         first, after = (bisect.bisect_left(self.spans, place, key=lambda span: span.begin) for place in (begin, end))
         inside = [Span(own.begin - begin, own.end - begin, *own[2:]) for own in self.spans[first:after]]
-        return dataclasses.replace(self, source=text.strip(), spans=[own for own in inside if own.end <= end - begin])
+        inside = [own for own in inside if own.end <= end - begin]
+        return dataclasses.replace(self, source=text.strip(), spans=inside, written=self.written[begin:end])
 
     @property
     def masked(self) -> str:
         """The source with a number or a capitalized word in the place of each span, so that no span is divided."""
-        kept = [self.source[span.begin : span.end] for span in self.spans]
+        spans = [span for span in self.spans if not span.is_unknown]
+        kept = [self.source[span.begin : span.end] for span in spans]
         words = ["0" * len(text) if text[0].isdigit() else "x" * len(text) for text in kept]
-        return replaced(self.source, self.spans, [word.capitalize() for word in words])
+        return replaced(self.source, spans, [word.capitalize() for word in words])
 
     @property
     def has_words_around_spans(self) -> bool:

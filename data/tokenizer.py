@@ -18,6 +18,7 @@ from lingua_flax.data.corpora.corpus import Pair, PairSource
 from lingua_flax.data.draw_order import random_words
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.data.known_words import KnownWords, UnknownWords
+from lingua_flax.data.nearest_characters import NearestCharacters
 from lingua_flax.data.placeholders import PLACEHOLDERS, Protected, protect, protect_pair
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import TokenizerConfig
@@ -27,9 +28,7 @@ TRAINING_PAIRS = 500_000  # more lines barely change the pieces and cost minutes
 TRAINING_THREADS = 4  # fixed: the unigram vocabulary depends on it
 TAG_START = "<2"
 MIXTURE_TAG = "<bt>"  # marks sources of corpora with tag_source, such as back-translations (Caswell et al. 2019)
-MAX_UNKNOWN_SHARE = 0.5  # of characters; of text with more, the tokenizer does not know the script
 SPACE = "\u2581"  # represents, in a piece, the space before a word
-_NOT_COUNTED = re.compile(f"[{SPACE}{PLACEHOLDERS}]")
 CONTROL_PIECES = ("<s>", "</s>")
 # Decoded text has to be one line, but byte pieces and pieces of the corpus can contain line breaks.
 LINE_BREAKS = str.maketrans({"\n": " ", "\r": " "})
@@ -91,6 +90,18 @@ class Tokenizer:
         """Returns a source with its placeholders."""
         return protect(line, self.placeholders, self.glossary)
 
+    def protect_text(self, lines: Sequence[str]) -> list[Protected]:
+        """Returns sources in the nearest characters that the tokenizer knows; what has none is to be kept, too."""
+        sources = list(map(self.protect, lines))
+        ids = self.encode_protected(sources)
+        return [
+            self._nearest.protect(own) if UNK_ID in of_own else own for own, of_own in zip(sources, ids, strict=True)
+        ]
+
+    @functools.cached_property
+    def _nearest(self) -> NearestCharacters:
+        return NearestCharacters(lambda text: UNK_ID not in self.source.encode(text))
+
     def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each line with placeholders: the source tags (unless it is empty), tokens, EOS_ID."""
         return self.encode_protected(list(map(self.protect, lines)))
@@ -115,26 +126,18 @@ class Tokenizer:
         """Returns the plain text of each list of ids, always a single line."""
         return [self.target.decode([int(i) for i in ids]).translate(LINE_BREAKS) for ids in sentences]
 
-    def unknown_share(self, source: Protected, ids: Sequence[int]) -> float:
-        """Returns the share of a source's characters, without spaces and spans, for which there is no piece."""
-        if UNK_ID not in ids:
-            return 0.0
-        known = [i for i in ids if i != UNK_ID and not self.source.is_control(i)]
-        texts = "".join(self.source_pieces(known)), self.source.normalize(source.text)
-        count, of_all = (len(_NOT_COUNTED.sub("", text)) for text in texts)
-        return 1.0 - count / of_all if of_all else 0.0
-
     def unknown_words(self, source: Protected) -> UnknownWords:
         """Returns the words of a source that the training text never had."""
         if not self.words:
             return UnknownWords()
         # Without placeholders, `protect` has not looked for what stays as it is.
-        return self.words.unknown_in(source.source, source.spans if self.placeholders else None)
+        spans = [span for span in source.spans if not span.is_unknown] if self.placeholders else None
+        return self.words.unknown_in(source.source, spans)
 
     def source_characters(self, source: Protected) -> list[Characters]:
         """Returns the characters from which each token of a source comes, without tags and end token."""
         surfaces = _surfaces(self.source.encode(source.text, out_type="serialized_proto"))
-        return _characters([source.original(surface) for surface in surfaces], source.source)
+        return _characters([source.original(surface) for surface in surfaces], source.original(source.text))
 
     def target_characters(self, source: Protected, ids: Sequence[int]) -> tuple[str, list[Characters]]:
         """Returns the translation of a source with these tokens, and the characters that each of them becomes."""

@@ -19,7 +19,6 @@ from starlette.responses import JSONResponse
 
 from lingua_flax.options.language_codes import language_code
 from lingua_flax.options.schema import DataConfig
-from lingua_flax.serving.app import SURE
 from lingua_flax.serving.guard import Guard
 from lingua_flax.serving.languages import detect, languages, served
 from lingua_flax.serving.web_server import ConnectionLimits

@@ -1,0 +1,60 @@
+"""What stands for a character that a tokenizer does not know: the nearest that it knows; what has none is kept."""
+
+import dataclasses
+import functools
+import unicodedata
+from collections.abc import Callable, Iterator
+
+import regex
+
+from lingua_flax.data.glossary import UNSPACED
+from lingua_flax.data.placeholders import Protected, Span
+
+# Of each of these, any may stand for another.
+_ALIKE = ("'’‘‚‛′ʼ´`", '"“”„‟«»″', "-‐‑‒–—―−", " \u00a0\u2002\u2003\u2007\u2009\u202f\u3000", "·•‣∙")
+_ALIKE += ("lł", "LŁ", "oø", "OØ", "dđð", "DĐÐ", "hħ", "iı")
+_OTHERS = {character: group for group in _ALIKE for character in group}
+_CHARACTER = regex.compile(r"\X")
+_WITH_ACCENT = regex.compile(r"([\p{Latin}\p{Greek}\p{Cyrillic}])\p{M}+")  # decomposed
+_LETTER = regex.compile(rf"[[\p{{L}}\p{{N}}_]--[{UNSPACED}]]", regex.V1)
+_PART_OF_ANOTHER = regex.compile(r"[\p{M}\p{Cc}\p{Cf}\p{Sk}\s]")
+_RUN = regex.compile("[lLp]+|u[up]*")  # of the kinds of `_kind`
+
+
+class NearestCharacters:
+    """Writes texts in characters that a tokenizer knows, given whether it knows a text."""
+
+    def __init__(self, is_known: Callable[[str], bool]):
+        self._is_known = functools.lru_cache(1 << 16)(is_known)
+
+    def protect(self, source: Protected) -> Protected:
+        """Returns a source in the nearest characters, in which what has none is kept: a whole word, or signs."""
+        characters = _CHARACTER.findall(source.source)
+        written = "".join(own if self._is_known(own) else "".join(map(self._nearest, own)) for own in characters)
+        taken = {place for span in source.spans for place in range(span.begin, span.end)}
+        places = (place for place in self._unknown(written) if taken.isdisjoint(range(*place)))
+        unknown = [Span(begin, end, source.source[begin:end], is_unknown=True) for begin, end in places]
+        return dataclasses.replace(source, written=written, spans=sorted([*source.spans, *unknown]))
+
+    def _nearest(self, character: str) -> str:
+        composed, (base, *rest) = (unicodedata.normalize(form, character) for form in ("NFKC", "NFKD"))
+        accented = _WITH_ACCENT.fullmatch("".join((base, *rest)))
+        likely = (*_OTHERS.get(character, ""), composed, accented[1] if accented else "", character.lower())
+        return next((own for own in likely if len(own) == 1 and self._is_known(own)), character)
+
+    def _unknown(self, text: str) -> Iterator[tuple[int, int]]:
+        kinds = "".join(self._kinds(character) for character in _CHARACTER.findall(text))
+        return (run.span() for run in _RUN.finditer(kinds) if "L" in run[0] or "u" in run[0])
+
+    def _kinds(self, characters: str) -> str:
+        """Returns what each is: l for a letter, L if it is unknown, u for another unknown one, p, or a space."""
+        is_known = self._is_known(characters)
+        return "".join(_kind(character, is_known=is_known) for character in characters)
+
+
+def _kind(character: str, *, is_known: bool) -> str:
+    if _LETTER.match(character):
+        return "l" if is_known else "L"
+    if _PART_OF_ANOTHER.match(character):
+        return " " if character.isspace() else "p"
+    return " " if is_known else "u"
