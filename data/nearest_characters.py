@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import regex
 
@@ -11,9 +11,9 @@ from lingua_flax.data.glossary import UNSPACED
 from lingua_flax.data.placeholders import Protected, Span
 
 # Of each of these, any may stand for another.
-_ALIKE = ("'’‘‚‛′ʼ´`", '"“”„‟«»″', "-‐‑‒–—―−", " \u00a0\u2002\u2003\u2007\u2009\u202f\u3000", "·•‣∙")
-_ALIKE += ("lł", "LŁ", "oø", "OØ", "dđð", "DĐÐ", "hħ", "iı")
-_OTHERS = {character: group for group in _ALIKE for character in group}
+ALIKE = ("'’‘‚‛′ʼ´`", '"“”„‟«»″', "-‐‑‒–—―−", " \u00a0\u2002\u2003\u2007\u2009\u202f\u3000", "·•‣∙")
+ALIKE += ("lł", "LŁ", "oø", "OØ", "dđð", "DĐÐ", "hħ", "iı")
+_OTHERS = {character: group for group in ALIKE for character in group}
 _CHARACTER = regex.compile(r"\X")
 _WITH_ACCENT = regex.compile(r"([\p{Latin}\p{Greek}\p{Cyrillic}])\p{M}+")  # decomposed
 _LETTER = regex.compile(rf"[[\p{{L}}\p{{N}}_]--[{UNSPACED}]]", regex.V1)
@@ -32,8 +32,12 @@ class NearestCharacters:
         characters = _CHARACTER.findall(source.source)
         written = "".join(own if self._is_known(own) else "".join(map(self._nearest, own)) for own in characters)
         taken = {place for span in source.spans for place in range(span.begin, span.end)}
-        places = (place for place in self._unknown(written) if taken.isdisjoint(range(*place)))
-        unknown = [Span(begin, end, source.source[begin:end], is_unknown=True) for begin, end in places]
+        kinds = "".join(map(self._kinds, _CHARACTER.findall(written)))
+        unknown = [
+            Span(*run.span(), source.source[slice(*run.span())], unknown=count)
+            for run in _RUN.finditer(kinds)
+            if (count := run[0].count("L") + run[0].count("u")) and taken.isdisjoint(range(*run.span()))
+        ]
         return dataclasses.replace(source, written=written, spans=sorted([*source.spans, *unknown]))
 
     def _nearest(self, character: str) -> str:
@@ -41,10 +45,6 @@ class NearestCharacters:
         accented = _WITH_ACCENT.fullmatch("".join((base, *rest)))
         likely = (*_OTHERS.get(character, ""), composed, accented[1] if accented else "", character.lower())
         return next((own for own in likely if len(own) == 1 and self._is_known(own)), character)
-
-    def _unknown(self, text: str) -> Iterator[tuple[int, int]]:
-        kinds = "".join(self._kinds(character) for character in _CHARACTER.findall(text))
-        return (run.span() for run in _RUN.finditer(kinds) if "L" in run[0] or "u" in run[0])
 
     def _kinds(self, characters: str) -> str:
         """Returns what each is: l for a letter, L if it is unknown, u for another unknown one, p, or a space."""

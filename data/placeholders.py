@@ -76,7 +76,7 @@ class Span(NamedTuple):
     end: int
     kept: str
     is_term: bool = False  # that is capitalized at the beginning of a sentence
-    is_unknown: bool = False  # to the tokenizer
+    unknown: int = 0  # how many of its characters the tokenizer does not know
 
 
 def spans_to_keep(text: str, glossary: Glossary | None = None) -> list[Span]:
@@ -132,7 +132,7 @@ class Protected:
     @property
     def masked(self) -> str:
         """The source with a number or a capitalized word in the place of each span, so that no span is divided."""
-        spans = [span for span in self.spans if not span.is_unknown]
+        spans = [span for span in self.spans if not span.unknown]
         kept = [self.source[span.begin : span.end] for span in spans]
         words = ["0" * len(text) if text[0].isdigit() else "x" * len(text) for text in kept]
         return replaced(self.source, spans, [word.capitalize() for word in words])

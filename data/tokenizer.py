@@ -131,7 +131,7 @@ class Tokenizer:
         if not self.words:
             return UnknownWords()
         # Without placeholders, `protect` has not looked for what stays as it is.
-        spans = [span for span in source.spans if not span.is_unknown] if self.placeholders else None
+        spans = [span for span in source.spans if not span.unknown] if self.placeholders else None
         return self.words.unknown_in(source.source, spans)
 
     def source_characters(self, source: Protected) -> list[Characters]:

@@ -107,7 +107,7 @@ def _halve_until_fits(text: Protected, fits: Callable[[Protected], bool]) -> lis
 
 def _looked_up(network: TrainedNetwork, part: Part) -> Part:
     tokenizer, text = network.tokenizer, part.protected
-    unknown = sum(span.end - span.begin for span in text.spans if span.is_unknown)
+    unknown = sum(span.unknown for span in text.spans)
     is_unknown = unknown > MAX_UNKNOWN_SHARE * len("".join(text.source.split()))
     if is_unknown or not text.has_words_around_spans:
         return part._replace(is_kept=True, is_unknown=is_unknown)

@@ -38,7 +38,7 @@ class LineWarnings:
         self._warn(NOT_TRANSLATED, {part.line for part in parts if part.is_unknown})
         kept: dict[int, dict[str, None]] = {}
         for part in parts:
-            if unknown := [span.kept for span in part.protected.spans if span.is_unknown and not part.is_unknown]:
+            if unknown := [span.kept for span in part.protected.spans if span.unknown and not part.is_unknown]:
                 kept.setdefault(part.line, {}).update(dict.fromkeys(unknown))
         self._warn(UNKNOWN_KEPT, kept, lambda line: f" ({_first_few(list(kept[line]))})")
         own_texts = zip(divided, prefixes, strict=False)

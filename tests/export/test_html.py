@@ -71,6 +71,7 @@ QUESTIONS = [
     {"q": "The cat eats fish.\n\nA dog sleeps.", "sentence": 1, "heads_off": HEADS[:1]},
     {"q": LINES[3]},
     {"q": "👍 The CAT eats pizza,  ananas {kiwi}"},
+    *[{"q": text} for text in ("1. (2) – 3", "3 – 4\nThe cat eats fish.")],  # without letters
     # Sentences of which most characters have no piece, or not quite
     *[{"q": text} for text in ("Привет мир", "the cat Ж", "Жж a", "Жжж aé", "👍", "Привет мир. The cat eats fish.")],
 ]
