@@ -11,7 +11,7 @@ from lingua_flax.data.glossary import UNSPACED
 from lingua_flax.data.placeholders import Protected, Span
 
 # Of each of these, any may stand for another.
-ALIKE = ("'’‘‚‛′ʼ´`", '"“”„‟«»″', "-‐‑‒–—―−", " \u00a0\u2002\u2003\u2007\u2009\u202f\u3000", "·•‣∙")
+ALIKE: tuple[str, ...] = ("'’‘‚‛′ʼ´`", '"“”„‟«»″', "-‐‑‒–—―−", " \u00a0\u2002\u2003\u2007\u2009\u202f\u3000", "·•‣∙")
 ALIKE += ("lł", "LŁ", "oø", "OØ", "dđð", "DĐÐ", "hħ", "iı")
 _OTHERS = {character: group for group in ALIKE for character in group}
 _CHARACTER = regex.compile(r"\X")
@@ -34,15 +34,15 @@ class NearestCharacters:
         taken = {place for span in source.spans for place in range(span.begin, span.end)}
         kinds = "".join(map(self._kinds, _CHARACTER.findall(written)))
         unknown = [
-            Span(*run.span(), source.source[slice(*run.span())], unknown=count)
+            Span(run.start(), run.end(), source.source[run.start() : run.end()], unknown=count)
             for run in _RUN.finditer(kinds)
             if (count := run[0].count("L") + run[0].count("u")) and taken.isdisjoint(range(*run.span()))
         ]
         return dataclasses.replace(source, written=written, spans=sorted([*source.spans, *unknown]))
 
     def _nearest(self, character: str) -> str:
-        composed, (base, *rest) = (unicodedata.normalize(form, character) for form in ("NFKC", "NFKD"))
-        accented = _WITH_ACCENT.fullmatch("".join((base, *rest)))
+        composed, decomposed = (unicodedata.normalize(form, character) for form in ("NFKC", "NFKD"))
+        accented = _WITH_ACCENT.fullmatch(decomposed)
         likely = (*_OTHERS.get(character, ""), composed, accented[1] if accented else "", character.lower())
         return next((own for own in likely if len(own) == 1 and self._is_known(own)), character)
 
