@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from lingua_flax.data.batch import cut
-from lingua_flax.data.placeholders import Protected
+from lingua_flax.data.placeholders import Protected, replaced
 from lingua_flax.options.language_codes import language_code
 from lingua_flax.translation.loading import TrainedNetwork
 from lingua_flax.translation.requests import Part
@@ -108,7 +108,9 @@ def _halve_until_fits(text: Protected, fits: Callable[[Protected], bool]) -> lis
 def _looked_up(network: TrainedNetwork, part: Part) -> Part:
     tokenizer, text = network.tokenizer, part.protected
     unknown = sum(span.unknown for span in text.spans)
-    is_unknown = unknown > MAX_UNKNOWN_SHARE * len("".join(text.source.split()))
+    others = [span for span in text.spans if not span.unknown]
+    counted = "".join(replaced(text.source, others, [""] * len(others)).split())
+    is_unknown = unknown > MAX_UNKNOWN_SHARE * len(counted)
     if is_unknown or not text.has_words_around_spans:
         return part._replace(is_kept=True, is_unknown=is_unknown)
     places, are_most = tokenizer.unknown_words(text)
