@@ -26,6 +26,7 @@ class AugmentedPairs:
 
     pairs: TokenizedPairs
     text: PairSource
+    languages: tuple[str, str]
     tokenizer: Tokenizer
     max_length: int
     fractions: Mapping[str, float]
@@ -37,7 +38,7 @@ class AugmentedPairs:
         draws = np.arange(len(keys)) if self.samplers else np.flatnonzero(changes.any(axis=1))
         positions = self.pairs.positions(indices[draws])
         chosen = zip(positions.tolist(), changes[draws].tolist(), strict=True)
-        texts = [augment_pair(self.text[position], of_pair) for position, of_pair in chosen]
+        texts = [augment_pair(self.text[position], of_pair, self.languages) for position, of_pair in chosen]
         sources, targets = self._sample(texts, keys[draws]) if self.samplers else self.tokenizer.encode_pairs(texts)
         fits = [max(map(len, sides)) <= self.max_length for sides in zip(sources, targets, strict=True)]
         return draws[fits], list(itertools.compress(sources, fits)), list(itertools.compress(targets, fits))

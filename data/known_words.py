@@ -15,12 +15,12 @@ from typing import NamedTuple, Self
 
 import regex
 
-from lingua_flax.data.glossary import WORD
+from lingua_flax.data.glossary import WORD, without_case
 from lingua_flax.data.placeholders import Span, replaced, spans_to_keep
 from lingua_flax.data.text_files import chunks, unreadable_as_user_error
 
 WORDS_NAME = "words.tsv"
-_LOOKED_UP = regex.compile(r"(?=.*\p{L})\P{N}+", regex.DOTALL)  # but not numbers, punctuation and codes such as MP3
+_LOOKED_UP = regex.compile(r"(?=.*\p{L})\P{N}{1,100}", regex.DOTALL)  # not numbers, punctuation, codes such as MP3
 
 
 class UnknownWords(NamedTuple):
@@ -74,8 +74,8 @@ class KnownWords:
 
 
 def _key(word: str) -> str:
-    """Returns a word regardless of case (also of the Turkish ı) and composition, "" for what is not looked up."""
-    return unicodedata.normalize("NFKC", word).upper().lower() if _LOOKED_UP.fullmatch(word) else ""
+    """Returns a word regardless of case and composition, "" for what is not looked up."""
+    return without_case(unicodedata.normalize("NFKC", word)) if _LOOKED_UP.fullmatch(word) else ""
 
 
 def known_words(lines: Iterable[str], others: Mapping[str, int] | None = None) -> KnownWords:

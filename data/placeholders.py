@@ -30,6 +30,10 @@ _PLACEHOLDER = re.compile(f"[{PLACEHOLDERS}]")
 _W = r"0-9A-Za-z_\u00c0-\u0dff"
 _FILE_TYPES = "csv|docx?|exe|gif|gz|html?|ini|java|jpe?g|js|json|md|mp[34]|odt|pdf|png|pptx?|py|sh|svg|tar|toml|tsv|"
 _FILE_TYPES += "txt|xlsx?|xml|ya?ml|zip"
+# Of a message for several cases, the text for one of them, with names and further messages in braces.
+_VARIANT = r"\{[^{}]*\}"
+for _ in range(3):
+    _VARIANT = rf"\{{[^{{}}]*(?:{_VARIANT}[^{{}}]*)*\}}"
 # The beginning of a name: not inside of another one, not even after a sign in it, as in a-b-c.
 _NAME = rf"(?<![{_W}/.])(?<![{_W}/.+-][+-])[{_W}]"
 # Each takes linear time: no two repetitions in a row match the same characters, and what begins at several places of a
@@ -40,11 +44,15 @@ TO_KEEP = re.compile(
         (
             _PLACEHOLDER.pattern,
             r"(?<!`)(`{1,3})(?!`).+?(?<!`)\1(?!`)",  # code
-            r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>",  # tags, such as <x id="1"/>
-            # {}, {name}, {0:.2f}, {{ name }}, ${name}
-            r"\$?\{\{?\s*(?:(?:[\w.]+|(?=[!:,]))(?:[!:][^{}\s]*|(?:,\s*\w+){1,2})?\s*)?\}?\}",
-            # %s, %1$d, %(name)s
-            rf"%(?:\d+\$|\(\w+\))?[-+0#]*(?:[1-9]\d*)?(?:\.\d+)?(?:hh?|ll?|z)?[diouxXeEfgGcsp@](?![{_W}])",
+            r"</?(?:[A-Za-z][\w:.-]*(?:\s[^<>]*)?|\d{1,3})/?>",  # tags, such as <x id="1"/> and <0>
+            r"\$?\{{2,3}[^{}]*\}{2,3}|\{%[^{}]*%\}",  # {{ name | upper }}, {% if name %}
+            # {}, {name}, {0:.2f}, {n, number, percent}, ${name}, %{name}
+            r"[$%#]?\{\s*(?:(?:[\w.-]+|(?=[!:,]))"
+            r"(?:[!:][^{}\s]*|(?:,\s*\w+){1,2}|,\s*(?:number|date|time)\s*,[^{}]*)?\s*)?\}",
+            rf"\{{\s*[\w.-]+\s*,\s*(?:plural|select(?:ordinal)?)\s*,(?:[^{{}}]*{_VARIANT})+\s*\}}",  # of ICU
+            # %s, %1$d, %(name)s, %<name>s
+            rf"%(?:\d+\$|\(\w+\)|<\w+>)?[-+0#]*(?:[1-9]\d*)?(?:\.\d+)?(?:hh?|ll?|z)?[diouxXeEfgGcsnp@](?![{_W}])",
+            rf"(?<![^\s(\x22'«“„]):[A-Za-z_][{_W}]+(?![{_W}:-])",  # :name
             # URLs, without a full stop or a bracket that follows.
             rf"(?<![{_W}])(?:[A-Za-z][A-Za-z0-9+.-]{{0,30}}://|www\.|mailto:)[!#-;=?-_a-~{_W}]*[/#=&\-{_W}]",
             rf"(?<![{_W}.+-])[{_W}.+-]+@[{_W}-]+(?:\.[{_W}-]+)*\.[{_W}]{{2,}}",  # mail addresses
@@ -67,7 +75,8 @@ class Span(NamedTuple):
     begin: int
     end: int
     kept: str
-    is_term: bool = False
+    is_term: bool = False  # that is capitalized at the beginning of a sentence
+    unknown: int = 0  # how many of its characters the tokenizer does not know
 
 
 def spans_to_keep(text: str, glossary: Glossary | None = None) -> list[Span]:
@@ -86,11 +95,15 @@ def _spans(pattern: re.Pattern[str], text: str) -> list[Span]:
 
 @dataclasses.dataclass(frozen=True)
 class Protected:
-    """A source, its spans in order, and the characters of which each gets one, or none if there are too few of them."""
+    """A source, its spans in order, and the characters of which each gets one, or none if there are too few of them.
+
+    `written` is the source, character by character, in those that the tokenizer knows, if it does not know all.
+    """
 
     source: str
     spans: Sequence[Span] = ()
     available: str = ""
+    written: str = ""
 
     @functools.cached_property
     def placeholders(self) -> str:
@@ -105,7 +118,7 @@ class Protected:
     @functools.cached_property
     def text(self) -> str:
         """The text with placeholders."""
-        return replaced(self.source, self.spans, self.placeholders)
+        return replaced(self.written or self.source, self.spans, self.placeholders)
 
     def part(self, begin: int, end: int) -> Self:
         """Returns a part without the white space around it, with the spans that are inside of it."""
@@ -113,14 +126,16 @@ class Protected:
         begin, end = begin + len(text) - len(text.lstrip()), begin + len(text.rstrip())
         first, after = (bisect.bisect_left(self.spans, place, key=lambda span: span.begin) for place in (begin, end))
         inside = [Span(own.begin - begin, own.end - begin, *own[2:]) for own in self.spans[first:after]]
-        return dataclasses.replace(self, source=text.strip(), spans=[own for own in inside if own.end <= end - begin])
+        inside = [own for own in inside if own.end <= end - begin]
+        return dataclasses.replace(self, source=text.strip(), spans=inside, written=self.written[begin:end])
 
     @property
     def masked(self) -> str:
         """The source with a number or a capitalized word in the place of each span, so that no span is divided."""
-        kept = [self.source[span.begin : span.end] for span in self.spans]
+        spans = [span for span in self.spans if not span.unknown]
+        kept = [self.source[span.begin : span.end] for span in spans]
         words = ["0" * len(text) if text[0].isdigit() else "x" * len(text) for text in kept]
-        return replaced(self.source, self.spans, [word.capitalize() for word in words])
+        return replaced(self.source, spans, [word.capitalize() for word in words])
 
     @property
     def has_words_around_spans(self) -> bool:
@@ -136,7 +151,9 @@ class Protected:
                 found.append((*text.span(), bool(number % 2) or not has_letters(text[0])))
         for (begin, end, is_kept), (following, _, _) in itertools.pairwise([*found, (len(self.source), 0, True)]):
             after = space if _JOINT.fullmatch(self.source[end - 1 : following + 1]) else self.source[end:following]
-            yield self.part(begin, end), after, is_kept
+            part = self.part(begin, end)
+            spans = part.spans if begin == found[0][0] else [span._replace(is_term=False) for span in part.spans]
+            yield dataclasses.replace(part, spans=spans), after, is_kept
 
     def placed(self, prefix: str) -> str:
         """Returns the beginning of a translation, in which the spans stand, with placeholders."""
@@ -155,15 +172,18 @@ class Protected:
     def restored(self, translation: str) -> str:
         """Returns a part of a translation with what must be kept; a first term is capitalized if the source is."""
         spans = self._span_of
-        first = spans.get(translation[:1])
         text = _PLACEHOLDER.sub(lambda match: spans[match[0]].kept if match[0] in spans else "", translation)
-        capitalize = first and first.is_term and self.source.lstrip()[:1].isupper()
-        return text[:1].upper() + text[1:] if capitalize else text
+        return self._begun(text, spans.get(translation[:1]))
 
     @property
     def untranslated(self) -> str:
-        """The source with what must be kept in the place of the spans."""
-        return replaced(self.source, self.spans, [span.kept for span in self.spans])
+        """The source with what must be kept in the place of the spans; a first term is capitalized if the source is."""
+        text = replaced(self.source, self.spans, [span.kept for span in self.spans])
+        return self._begun(text, self.spans[0] if self.spans and not self.spans[0].begin else None)
+
+    def _begun(self, text: str, first: Span | None) -> str:
+        capitalize = first and first.is_term and self.source.lstrip()[:1].isupper()
+        return text[:1].upper() + text[1:] if capitalize else text
 
     def original(self, text: str) -> str:
         """Returns a part of the text as it is in the source."""

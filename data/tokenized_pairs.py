@@ -18,7 +18,7 @@ from lingua_flax.host.digests import json_digest
 _TOKENIZED_AT_ONCE = 4096  # pairs
 _CHECKED_AT_ONCE = 1 << 18  # pairs whose lengths are compared with a limit
 _NO_POSITIONS = np.array([], np.int64)
-_FORMAT = 6  # part of the cache key
+_FORMAT = 7  # part of the cache key
 _DIGEST_NAME = "digest"
 
 

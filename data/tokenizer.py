@@ -18,6 +18,7 @@ from lingua_flax.data.corpora.corpus import Pair, PairSource
 from lingua_flax.data.draw_order import random_words
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.data.known_words import KnownWords, UnknownWords
+from lingua_flax.data.nearest_characters import NearestCharacters
 from lingua_flax.data.placeholders import PLACEHOLDERS, Protected, protect, protect_pair
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import TokenizerConfig
@@ -27,9 +28,7 @@ TRAINING_PAIRS = 500_000  # more lines barely change the pieces and cost minutes
 TRAINING_THREADS = 4  # fixed: the unigram vocabulary depends on it
 TAG_START = "<2"
 MIXTURE_TAG = "<bt>"  # marks sources of corpora with tag_source, such as back-translations (Caswell et al. 2019)
-MAX_UNKNOWN_SHARE = 0.5  # of characters; of text with more, the tokenizer does not know the script
 SPACE = "\u2581"  # represents, in a piece, the space before a word
-_NOT_COUNTED = re.compile(f"[{SPACE}{PLACEHOLDERS}]")
 CONTROL_PIECES = ("<s>", "</s>")
 # Decoded text has to be one line, but byte pieces and pieces of the corpus can contain line breaks.
 LINE_BREAKS = str.maketrans({"\n": " ", "\r": " "})
@@ -91,6 +90,18 @@ class Tokenizer:
         """Returns a source with its placeholders."""
         return protect(line, self.placeholders, self.glossary)
 
+    def protect_text(self, lines: Sequence[str]) -> list[Protected]:
+        """Returns sources in the nearest characters that the tokenizer knows; what has none is to be kept, too."""
+        sources = list(map(self.protect, lines))
+        ids = self.encode_protected(sources)
+        return [
+            self._nearest.protect(own) if UNK_ID in of_own else own for own, of_own in zip(sources, ids, strict=True)
+        ]
+
+    @functools.cached_property
+    def _nearest(self) -> NearestCharacters:
+        return NearestCharacters(lambda text: UNK_ID not in self.source.encode(text))
+
     def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each line with placeholders: the source tags (unless it is empty), tokens, EOS_ID."""
         return self.encode_protected(list(map(self.protect, lines)))
@@ -115,26 +126,18 @@ class Tokenizer:
         """Returns the plain text of each list of ids, always a single line."""
         return [self.target.decode([int(i) for i in ids]).translate(LINE_BREAKS) for ids in sentences]
 
-    def unknown_share(self, source: Protected, ids: Sequence[int]) -> float:
-        """Returns the share of a source's characters, without spaces and spans, for which there is no piece."""
-        if UNK_ID not in ids:
-            return 0.0
-        known = [i for i in ids if i != UNK_ID and not self.source.is_control(i)]
-        texts = "".join(self.source_pieces(known)), self.source.normalize(source.text)
-        count, of_all = (len(_NOT_COUNTED.sub("", text)) for text in texts)
-        return 1.0 - count / of_all if of_all else 0.0
-
     def unknown_words(self, source: Protected) -> UnknownWords:
         """Returns the words of a source that the training text never had."""
         if not self.words:
             return UnknownWords()
         # Without placeholders, `protect` has not looked for what stays as it is.
-        return self.words.unknown_in(source.source, source.spans if self.placeholders else None)
+        spans = [span for span in source.spans if not span.unknown] if self.placeholders else None
+        return self.words.unknown_in(source.source, spans)
 
     def source_characters(self, source: Protected) -> list[Characters]:
         """Returns the characters from which each token of a source comes, without tags and end token."""
         surfaces = _surfaces(self.source.encode(source.text, out_type="serialized_proto"))
-        return _characters([source.original(surface) for surface in surfaces], source.source)
+        return _characters([source.original(surface) for surface in surfaces], source.original(source.text))
 
     def target_characters(self, source: Protected, ids: Sequence[int]) -> tuple[str, list[Characters]]:
         """Returns the translation of a source with these tokens, and the characters that each of them becomes."""
@@ -232,17 +235,22 @@ def read_model(processor: sentencepiece.SentencePieceProcessor) -> Any:
 
 
 def train_tokenizer(
-    pairs: PairSource, config: TokenizerConfig, tags: Sequence[str] = (), fractions: Mapping[str, float] | None = None
+    pairs: PairSource,
+    config: TokenizerConfig,
+    tags: Sequence[str] = (),
+    fractions: Mapping[str, float] | None = None,
+    languages: tuple[str, str] = ("", ""),
 ) -> list[bytes]:
     """Trains on (source, target) pairs and returns one serialized model if joint, otherwise one per side.
 
     If there are more than TRAINING_PAIRS, that many evenly spaced pairs are used. The same pairs always give the same
     bytes. The model of the source side also has the tags, as pieces for `Tokenizer.with_source_tag`. `fractions` of the
-    pairs have AUGMENTATIONS: with 7% in upper case, a sentence of Multi30k in upper case takes 21 pieces, without 51.
+    pairs, in these languages, have AUGMENTATIONS: with 7% in upper case, a sentence of Multi30k in upper case takes 21
+    pieces, without 51.
 
     Raises UserError if the vocabulary is too large or too small for the corpus.
     """
-    training_pairs = functools.partial(_training_pairs, pairs, config.placeholders, fractions or {})
+    training_pairs = functools.partial(_training_pairs, pairs, config.placeholders, fractions or {}, languages)
     if config.joint:
         return [_train((line for pair in training_pairs() for line in pair), config, "", tags)]
     return [
@@ -251,14 +259,16 @@ def train_tokenizer(
     ]
 
 
-def _training_pairs(pairs: PairSource, placeholders: int, fractions: Mapping[str, float]) -> Iterator[Pair]:
+def _training_pairs(
+    pairs: PairSource, placeholders: int, fractions: Mapping[str, float], languages: tuple[str, str]
+) -> Iterator[Pair]:
     chosen = iter(pairs)  # several times faster than indexing
     if len(pairs) > TRAINING_PAIRS:
         stride = len(pairs) / TRAINING_PAIRS
         chosen = (pairs[int(i * stride)] for i in range(TRAINING_PAIRS))
     if any(fractions.values()):
         changes = (draw_augmentations(fractions, random_words(number))[0] for number in itertools.count())
-        chosen = map(augment_pair, chosen, changes)
+        chosen = map(augment_pair, chosen, changes, itertools.repeat(languages))
     return (protect_pair(pair, PLACEHOLDERS[:placeholders]) for pair in chosen)
 
 

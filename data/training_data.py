@@ -23,7 +23,7 @@ from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import Config, DataConfig
 
-ROWS_FORMAT = 2  # increase it when the same pairs fill another number of rows
+ROWS_FORMAT = 3  # increase it when the same pairs fill another number of rows
 SAMPLED_LENGTHS = 100_000  # of sentences
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,8 @@ def open_training_data(config: Config, tokenizer_files: Sequence[Path] = ()) -> 
         tokenized.append(_tokenized_pairs(config.data, training, tagged))
         if alpha or any(fractions.values()):
             samplers = samplers_of(tagged, alpha) if alpha else None
-            augmented.append(AugmentedPairs(tokenized[-1], training.pairs, tagged, row_length, fractions, samplers))
+            text = (training.pairs, training.corpus.languages)
+            augmented.append(AugmentedPairs(tokenized[-1], *text, tagged, row_length, fractions, samplers))
     weights = [training.weight for training in corpora]
     planner = Planner(tokenized, weights, row_length, config.training.seed, augmented)
     if len(corpora) > 1:
@@ -103,7 +104,9 @@ def open_training_data(config: Config, tokenizer_files: Sequence[Path] = ()) -> 
 def _train_tokenizer(config: Config, corpora: Sequence[TrainingCorpus]) -> list[bytes]:
     log.info("training the tokenizer: %s, %d pieces", config.tokenizer.kind, config.tokenizer.vocab_size)
     pairs = JoinedPairs([training.pairs for training in corpora])
-    return train_tokenizer(pairs, config.tokenizer, _tags(corpora), dict(config.data.augment))
+    # Of a mixture, capitals are those of the languages of [data].
+    languages = corpora[0].corpus.languages
+    return train_tokenizer(pairs, config.tokenizer, _tags(corpora), dict(config.data.augment), languages)
 
 
 def _tags(corpora: Sequence[TrainingCorpus]) -> list[str]:

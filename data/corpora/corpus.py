@@ -68,6 +68,11 @@ class Corpus:
     find_readings: FindReadings | None = None
     is_of_user: bool = False
 
+    @property
+    def languages(self) -> tuple[str, str]:
+        """The codes of source and target."""
+        return self.source_language, self.target_language
+
     def split(self, name: str) -> PairSource:
         """Returns the split with this name; raises UserError if the corpus has none."""
         if name not in self.splits:

@@ -10,14 +10,14 @@ from sacrebleu.metrics.bleu import BLEUScore
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
-from lingua_flax.translation.sentences import language_code
+from lingua_flax.options.language_codes import language_code
 
 BOOTSTRAP_SAMPLES = 1000
 TOKENIZER_LANGUAGES = {
-    "zh": "zh zho chi cmn yue wuu",
-    "ja-mecab": "ja jpn",
-    "ko-mecab": "ko kor",
-    "char": "th tha km khm lo lao my mya bur bo bod tib dz dzo",
+    "zh": "zh yue wuu",
+    "ja-mecab": "ja",
+    "ko-mecab": "ko",
+    "char": "th km lo my bo dz",
 }
 MECAB_PACKAGES = {"ja-mecab": "MeCab", "ko-mecab": "mecab_ko"}
 log = logging.getLogger(__name__)

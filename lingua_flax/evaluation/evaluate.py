@@ -8,7 +8,7 @@ from typing import Any, Self
 from rich.markup import escape
 from rich.table import Table
 
-from lingua_flax.data.augmentation import AUGMENTATIONS, no_final_punctuation
+from lingua_flax.data.augmentation import AUGMENTATIONS, augmented, no_final_punctuation
 from lingua_flax.data.corpora.corpus import Corpus, FindReadings
 from lingua_flax.evaluation.bleu import score
 from lingua_flax.evaluation.contrast import count_contrast
@@ -106,8 +106,9 @@ def perturbed_scores(
     references = [list(map(no_final_punctuation, each)) for each in (data.references, *data.more_references)]
     translations = {"untouched": untouched}
     with progress_bar(len(AUGMENTATIONS) * len(data.sources), "sentences") as advance:
-        for name, change in AUGMENTATIONS.items():
-            lines = translator.translate_sentences(list(map(change, data.sources)), options, after_batch=advance)
+        for name in AUGMENTATIONS:
+            sources = [augmented(text, name, translator.languages[0]) for text in data.sources]
+            lines = translator.translate_sentences(sources, options, after_batch=advance)
             translations[name] = [line.text for line in lines]
     return {
         name: score(list(map(no_final_punctuation, texts)), *references, tokenize=tokenize, lowercase=True)

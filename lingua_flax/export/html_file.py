@@ -16,6 +16,7 @@ import numpy as np
 from safetensors.numpy import save
 from sentencepiece import SentencePieceProcessor
 
+from lingua_flax.data.nearest_characters import ALIKE
 from lingua_flax.data.placeholders import TO_KEEP
 from lingua_flax.data.tokenizer import read_model
 from lingua_flax.export.description import FORMAT_VERSION, Export, describe
@@ -76,6 +77,7 @@ def html_document(export: Export, answers: Mapping[str, Any]) -> str:
         **{name: described[name] for name in ("model", "source_tags", "source_language")},
         **{"made_with": VERSION, "format_version": FORMAT_VERSION, "checkpoint_step": translator.step},
         "kept": TO_KEEP.pattern,
+        "alike": ALIKE,
         "decoding": {"beam_size": export.beam_size, "length_penalty": DecodingOptions().length_penalty},
         "tokenizers": [fields for fields, _ in tokenizers],
     }

@@ -190,7 +190,11 @@ def main() -> None:
     names = network.config["tokenizers"]
     source, target = (SentencePieceProcessor(model_file=str(folder / names[side])) for side in ("source", "target"))
     for number, line in enumerate(sys.stdin, 1):
-        pieces = source.encode(line.rstrip("\n"))
+        text = line.rstrip("\n")
+        if not any(map(str.isalpha, text)):  # there is nothing to translate
+            print(text, flush=True)
+            continue
+        pieces = source.encode(text)
         ids = [*network.config["source_tags"], *pieces, network.config["special_ids"]["eos"]]
         if len(ids) > network.model["max_length"]:
             sys.exit(f"error: line {number} has {len(ids)} tokens; the network takes {network.model['max_length']}")

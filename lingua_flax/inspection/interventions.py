@@ -129,7 +129,7 @@ def inspect(
 
     Raises UserError if the text has no token or too many, or if a token, position or head does not exist.
     """
-    protected = translator.tokenizer.protect(text)
+    (protected,) = translator.tokenizer.protect_text([text])
     source = source_tokens(translator, protected)
     _check(translator, len(source), intervention, explained, options)
     changed = dataclasses.replace(translator, params=without_heads(translator, intervention.heads_off))
@@ -160,7 +160,7 @@ def inspect(
 
 def inspection_of(translator: Translator, translation: Translation) -> Inspection:
     """Returns what the network did while it wrote the best translation; raises UserError as `source_tokens` does."""
-    protected = translator.tokenizer.protect(translation.source)
+    (protected,) = translator.tokenizer.protect_text([translation.source])
     observation = observe(translator, source_tokens(translator, protected), translation.hypotheses[0].tokens)
     return Inspection(protected, Intervention(), translation.hypotheses, observation)
 

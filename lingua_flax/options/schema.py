@@ -576,7 +576,7 @@ class DecodingOptions(Section):
 
     beam_size: PositiveInt = 5
     """Number of hypotheses kept at each decoding step; 1 is greedy search. Has no effect if temperature is above 0."""
-    length_penalty: NonNegativeFloat = 0.6
+    length_penalty: Annotated[float, Field(ge=0.0, le=4.0)] = 0.6
     """Exponent alpha of the length penalty of Wu et al. (2016); 0 compares plain log-probabilities."""
     temperature: NonNegativeFloat = 0.0
     """Above 0, sample translations instead of searching, from the probabilities to the power of 1/temperature: 1

@@ -29,7 +29,7 @@ from lingua_flax.inspection.run_report import RunReport, example_sentences, samp
 from lingua_flax.page.documents import PAGE_FILES
 from lingua_flax.serving.batcher import Batcher
 from lingua_flax.serving.engine import Engine
-from lingua_flax.serving.languages import Language, detect
+from lingua_flax.serving.languages import Language, detect, served
 from lingua_flax.serving.prometheus import CLIENT_LEFT, Metrics
 from lingua_flax.serving.protocol import DetectRequest, InspectRequest, Limits, TranslateRequest, unavailable
 from lingua_flax.serving.translations import Translations
@@ -48,7 +48,6 @@ class Server:
         """Creates a server without an engine; `max_waiting` and `timeout` as in `Batcher`."""
         self.languages = languages
         self._targets = {language.code: language.targets for language in languages}
-        self._codes = {code.lower(): code for code in ("auto", *self._targets)}
         self.limits = limits
         self.timeout = timeout
         self.status = "loading"  # then what the server waits for, or "ok"
@@ -106,9 +105,10 @@ class Server:
         parameters = await TranslateRequest.read(request)
         parameters.check(self.limits)
         given = {"source": parameters.source, "target": parameters.target}
-        codes = {side: self._codes.get(code.lower(), code) for side, code in given.items()}
+        codes = {side: served(self.languages, code) for side, code in given.items()}
         parameters = parameters.model_copy(update=codes)
-        source = (detected := self._detected(parameters))["language"]
+        detected = await self._detected(parameters)
+        source = detected["language"]
         for code in (source, parameters.target):
             if code not in self._targets:
                 raise HTTPException(400, f"{code} is not supported")
@@ -116,11 +116,11 @@ class Server:
             raise HTTPException(400, f"{parameters.target} is not available as a target language from {source}")
         return await self._answered(request, self._translation(parameters, detected))
 
-    def _detected(self, parameters: TranslateRequest) -> dict[str, Any]:
+    async def _detected(self, parameters: TranslateRequest) -> dict[str, Any]:
         """Returns the language that texts are in, or else are taken for so that they can be translated."""
         if parameters.source != "auto":
             return {"language": parameters.source}
-        for found in detect(parameters.plain_text, self.languages):
+        for found in await asyncio.to_thread(lambda: detect(parameters.plain_text, self.languages)):
             is_target = found["language"] == parameters.target and found["confidence"] >= SURE
             if is_target or parameters.target in self._targets[found["language"]]:
                 return found
@@ -142,6 +142,8 @@ class Server:
         """Translates a sentence, and returns what the network did; see the documentation for the format."""
         parameters = await InspectRequest.read(request)
         parameters.check(self.limits)
+        if parameters.target:
+            parameters = parameters.model_copy(update={"target": served(self.languages, parameters.target)})
         if parameters.target not in ("", *itertools.chain(*self._targets.values())):
             raise HTTPException(400, f"{parameters.target} is not available as a target language")
         return await self._answered(request, self._inspection(parameters))
@@ -247,7 +249,8 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
     @app.post("/detect", openapi_extra=DetectRequest.body())
     async def detection(request: Request) -> list[dict[str, Any]]:
         """Returns the languages that a text may be in, of those of the run, the likeliest first."""
-        return detect("\n".join((await DetectRequest.read(request)).texts), server.languages)
+        text = "\n".join((await DetectRequest.read(request)).texts)
+        return await asyncio.to_thread(detect, text, server.languages)
 
     @app.get("/languages")
     async def languages() -> list[Language]:

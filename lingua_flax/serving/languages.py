@@ -7,6 +7,7 @@ from babel import Locale, UnknownLocaleError
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 from pydantic import BaseModel
 
+from lingua_flax.options.language_codes import language_code
 from lingua_flax.options.schema import DataConfig
 
 MAX_CHARACTERS = 2000  # that are looked at, in about 5 ms
@@ -31,25 +32,38 @@ def languages(data: DataConfig) -> list[Language]:
     return [Language(code=source, name=_name(source), targets=own) for source, own in targets.items()]
 
 
+def served(languages: list[Language], wanted: str) -> str:
+    """Returns the code of a language as the run has it, also of en-US if it has en; auto and others stay."""
+    codes = {language.code.lower(): language.code for language in reversed(languages)}
+    others = {"auto": "auto"} | {language_code(language.code): language.code for language in reversed(languages)}
+    return codes.get(wanted.lower()) or others.get(language_code(wanted), wanted)
+
+
 @functools.cache
-def _identifier(codes: tuple[str, ...]) -> tuple[LanguageIdentifier, dict[str, str]]:
-    """Returns what identifies those of the languages that it knows, and their codes by its own."""
+def _identifier(known: tuple[str, ...] | None) -> LanguageIdentifier:
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-    known = {code.partition("-")[0].lower(): code for code in reversed(codes)}
-    known = {own: code for own, code in known.items() if own in identifier.labels}
-    identifier.set_languages(list(known) or None)
-    return identifier, known
+    identifier.set_languages(known)
+    return identifier
 
 
 def detect(text: str, languages: list[Language]) -> list[dict[str, Any]]:
-    """Returns which of the languages a text may be in, with percentages, as POST /detect does."""
-    identifier, known = _identifier(tuple(language.code for language in languages))
-    ranked = identifier.rank(text[:MAX_CHARACTERS]) if known else [(languages[0].code, 0.0)]
-    return [{"confidence": float(round(100 * share)), "language": known.get(own, own)} for own, share in ranked[:3]]
+    """Returns which of the languages a text may be in, with percentages, as POST /detect does.
+
+    Those that the identifier does not know share what it gives to the languages that are not of the run.
+    """
+    own = {language_code(language.code): language.code for language in reversed(languages)}
+    known = own.keys() & set(_identifier(None).labels)
+    text = text[:MAX_CHARACTERS]
+    shares = dict(_identifier(tuple(sorted(known)) if len(known) == len(own) else None).rank(text))
+    found = {own[code]: float(shares[code]) for code in known}
+    unknown = [own[code] for code in own if code not in known]
+    found |= dict.fromkeys(unknown, (1.0 - sum(found.values())) / max(1, len(unknown)))
+    ranked = sorted(found.items(), key=lambda item: -item[1])
+    return [{"confidence": float(round(100 * share)), "language": code} for code, share in ranked[:3]]
 
 
 def _name(code: str) -> str:
     try:
-        return Locale.parse(code).get_display_name("en") or code
+        return Locale.parse(code.replace("-", "_")).get_display_name("en") or code
     except (UnknownLocaleError, ValueError):
         return code

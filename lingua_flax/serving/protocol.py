@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from urllib.parse import parse_qsl
 
@@ -169,9 +169,11 @@ async def _values(request: Request) -> dict[str, Any]:
         if content_type == "application/x-www-form-urlencoded":
             return values | _fields(body)
         form = await request.form()
-        values |= {name: value for name, value in form.items() if isinstance(value, str)}
-        "".join(values.values()).encode()  # fails for half of a surrogate pair, which some encodings can express
-        return values
+        fields = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
+        "".join(
+            value for _, value in fields
+        ).encode()  # fails for half of a surrogate pair, which encodings can express
+        return values | _collected(fields)
     except ValueError as error:
         raise HTTPException(400, "Invalid JSON format" if is_json else "Invalid form or query string") from error
 
@@ -186,6 +188,12 @@ def _json_object(encoded: bytes | str) -> dict[str, Any]:
     return content
 
 
-def _fields(encoded: bytes) -> dict[str, str]:
+def _fields(encoded: bytes) -> dict[str, str | list[str]]:
     """Returns the fields of a form; raises ValueError if they are not UTF-8, escaped or not, or too many."""
-    return dict(parse_qsl(encoded.decode(), keep_blank_values=True, errors="strict", max_num_fields=1000))
+    return _collected(parse_qsl(encoded.decode(), keep_blank_values=True, errors="strict", max_num_fields=1000))
+
+
+def _collected(fields: Sequence[tuple[str, str]]) -> dict[str, str | list[str]]:
+    """Returns fields by their names: of several texts all, of another field the last."""
+    texts = [value for name, value in fields if name == "q"]
+    return dict(fields) | ({"q": texts} if len(texts) > 1 else {})

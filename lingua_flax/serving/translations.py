@@ -67,7 +67,8 @@ class Translations:
             divided += await self._compute(size, divide_text, translator, text)
         parts = await self._compute(size, request.parts, divided)
         for is_admitted in (False, True):
-            found = await self._batcher.search(to_search(parts), is_admitted=is_admitted)
+            searched = await self._compute(size, to_search, parts)
+            found = await self._batcher.search(searched, is_admitted=is_admitted)
             parts = await self._compute(size, request.restored, parts, found)
         return await self._compute(size, request.joined, list(itertools.chain(*texts)), parts)
 

@@ -147,6 +147,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 return self._refuse(400, "Invalid HTTP request received.")
             line = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
             head = [line, *(b": ".join(own) for own in headers), b"", b""]
+            self.parser = httptools.HttpRequestParser(self)  # of HTTP/1.0, the old one takes no more
             self._parse(b"\r\n".join(head) + data[upgrade.args[0] :])
 
     def on_headers_complete(self) -> None:

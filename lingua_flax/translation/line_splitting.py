@@ -5,24 +5,29 @@ import re
 from collections.abc import Callable, Sequence
 
 from lingua_flax.data.batch import cut
-from lingua_flax.data.placeholders import Protected
-from lingua_flax.data.tokenizer import MAX_UNKNOWN_SHARE
+from lingua_flax.data.placeholders import Protected, replaced
+from lingua_flax.options.language_codes import language_code
 from lingua_flax.translation.loading import TrainedNetwork
 from lingua_flax.translation.requests import Part
-from lingua_flax.translation.sentences import language_code, split_sentences
+from lingua_flax.translation.sentences import split_sentences
 
 _SPACE = re.compile(r"\s+")
 # Languages that are written without spaces between sentences: Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan.
-WITHOUT_SPACES = "zh zho chi cmn yue wuu ja jpn th tha lo lao my mya bur km khm bo bod tib"
+WITHOUT_SPACES = "zh yue wuu ja th lo my km bo"
+
+MAX_UNKNOWN_SHARE = 0.5  # of characters; of a sentence with more, the network does not know the script
 
 
 def divide_text(network: TrainedNetwork, lines: Sequence[str]) -> list[list[Part]]:
     """Divides lines of a text into sentences, and looks up what the network does not know of them.
 
-    What has no letters is kept as it is, and so is what consists mostly of characters that the network has never seen,
-    unless it is to be translated nevertheless.
+    What has no letters is kept as it is, and so is, unless it is to be translated nevertheless, what the network has
+    never seen: a sentence that consists mostly of that, and else a word or signs. A character that is not kept becomes
+    the nearest that the network knows.
     """
-    divided = split_lines(network, lines, one_sentence=network.one_sentence_per_line)
+    protect = network.tokenizer.protect
+    sources = list(map(protect, lines)) if network.translate_unknown else network.tokenizer.protect_text(lines)
+    divided = _split(network, sources, one_sentence=network.one_sentence_per_line)
     return [[_looked_up(network, part) for part in parts] for parts in divided]
 
 
@@ -33,13 +38,16 @@ def split_lines(network: TrainedNetwork, lines: Sequence[str], *, one_sentence: 
     line is `one_sentence`. A sentence that is too long is split in two at the space nearest its middle, and the halves
     likewise if necessary; a word without a space is split in its middle.
     """
+    return _split(network, list(map(network.tokenizer.protect, lines)), one_sentence=one_sentence)
+
+
+def _split(network: TrainedNetwork, lines: Sequence[Protected], *, one_sentence: bool) -> list[list[Part]]:
     tokenizer, max_length, (source, target) = network.tokenizer, network.max_length, network.languages
 
     def encoded(text: Protected) -> list[int]:
         return tokenizer.encode_protected([text])[0]
 
-    protected = map(tokenizer.protect, lines)
-    sentences = [[(line, "")] if one_sentence else _sentences(line, source) for line in protected]
+    sentences = [[(line, "")] if one_sentence else _sentences(line, source) for line in lines]
     # Encoded all at once, which takes a tenth of the time.
     all_ids = iter(tokenizer.encode_protected([text for own in sentences for text, _ in own]))
     divided, between = [], _separator("", target)
@@ -99,7 +107,10 @@ def _halve_until_fits(text: Protected, fits: Callable[[Protected], bool]) -> lis
 
 def _looked_up(network: TrainedNetwork, part: Part) -> Part:
     tokenizer, text = network.tokenizer, part.protected
-    is_unknown = not network.translate_unknown and tokenizer.unknown_share(text, part.source) > MAX_UNKNOWN_SHARE
+    unknown = sum(span.unknown for span in text.spans)
+    others = [span for span in text.spans if not span.unknown]
+    counted = "".join(replaced(text.source, others, [""] * len(others)).split())
+    is_unknown = unknown > MAX_UNKNOWN_SHARE * len(counted)
     if is_unknown or not text.has_words_around_spans:
         return part._replace(is_kept=True, is_unknown=is_unknown)
     places, are_most = tokenizer.unknown_words(text)

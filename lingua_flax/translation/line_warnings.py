@@ -11,6 +11,7 @@ from lingua_flax.translation.requests import Part
 MAX_IN_WARNING = 5
 MAX_SHOWN = 40  # characters of a text
 NOT_TRANSLATED = "not translated, because the network has never seen most of the characters of a sentence"
+UNKNOWN_KEPT = "kept as it is, because the network has never seen its characters"
 PREFIX_UNUSED = "prefix not used, because nothing of the line is translated"
 UNKNOWN_WORDS = "words that the training text never had"
 GUESSED = "the translation is a guess, because most words of a sentence are unknown"
@@ -35,6 +36,11 @@ class LineWarnings:
                 limit = f"more than {longest - 1} tokens, which the model takes at a time"
                 log.warning("%s has a sentence of %s: cut into %d parts", self._named([line]), limit, count)
         self._warn(NOT_TRANSLATED, {part.line for part in parts if part.is_unknown})
+        kept: dict[int, dict[str, None]] = {}
+        for part in parts:
+            if unknown := [span.kept for span in part.protected.spans if span.unknown and not part.is_unknown]:
+                kept.setdefault(part.line, {}).update(dict.fromkeys(unknown))
+        self._warn(UNKNOWN_KEPT, kept, lambda line: f" ({_first_few(list(kept[line]))})")
         own_texts = zip(divided, prefixes, strict=False)
         begun = {line for line, (own, text) in enumerate(own_texts, self._first) if text and own[0].text}
         self._warn(PREFIX_UNUSED, begun - {part.line for part in parts if not part.is_kept})

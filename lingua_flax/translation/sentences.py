@@ -1,10 +1,12 @@
 """Dividing text into sentences: the library sentencex, and what it does not know about some languages."""
 
 import itertools
-import re
 from collections.abc import Iterator
 
+import regex
 import sentencex
+
+from lingua_flax.options.language_codes import language_code
 
 # The share of the lines of a training corpus with more than one sentence above which a network is given lines as they
 # are. In Multi30k it is 0.0% (English) to 0.2% (German), in the phrasebook 0.
@@ -15,14 +17,16 @@ CONTEXT = 40  # characters on either side of a boundary on which a rule may depe
 WINDOW = 1500
 
 
-Rule = tuple[re.Pattern[str], re.Pattern[str]]  # what ends at a place in a text, and what begins there
+Rule = tuple[regex.Pattern[str], regex.Pattern[str]]  # what ends at a place in a text, and what begins there
 
 
 def _rule(before: str, after: str = "") -> Rule:
-    return re.compile(rf"(?:{before})\Z"), re.compile(after)
+    return regex.compile(rf"(?:{before})\Z"), regex.compile(after)
 
 
-CAPITAL = r"[\"'«“„(¿¡]?[^\W\d_a-zß-öø-ÿ]"
+_OPENING = r"[\"'«“„(¿¡]?"
+SMALL = rf"(?:[—–-]\s*)?{_OPENING}(?![ა-ჿ])\p{{Ll}}"  # Georgian has no capitals
+CAPITAL = rf"(?!{SMALL}){_OPENING}[^\W\d_]"
 # German nouns have capitals, too: only these words show that a sentence begins.
 GERMAN_BEGINNING = (
     r"(?:Aber|Als|Am|Auch|Auf|Bei|Bis|Da|Dann|Das|Dem|Den|Der|Die|Dies\w*|Doch|Dort|Du|Ein|Eine\w*|Er|Es|Für|Heute|Hier|"
@@ -39,8 +43,12 @@ BEGINNINGS = {
     "fr": [_rule(r"\betc\.\s+", CAPITAL)],
     "de": [_rule(r"\b(?:usw|etc)\.\s+", GERMAN_BEGINNING)],
 }
+# Of small letters, sentencex knows those of ASCII: before them, no sentence begins in some languages.
+_BEFORE_SMALL = _rule(r"[.!?…][\"'»”’“)\]]*\s+", SMALL)
 # Places at which sentencex begins a sentence, although none does.
 CONTINUATIONS = {
+    **{code: [_BEFORE_SMALL] for code in ("ca", "cs", "da", "fi", "kk", "kl", "lb", "oc", "rm", "sk")},
+    "": [_rule(r"(?:(?:\.\.\.|…|[!?]\.\.)[\"'»”’“)\]]*|[.!?;][\"'»”’“)\]]+)\s*", SMALL)],
     "fr": [
         _rule(
             r"\b(?:MM|Mgr|Mlles?|Mmes?|Drs?|Prs?|[Pp]rof|Ste?|no|nos|art|chap|fig|vol|éd|p|pp|av|bd|env|cf|Cf|vs|tél|"
@@ -49,6 +57,7 @@ CONTINUATIONS = {
         _rule(r"(?:^|[\s-])[A-ZÀ-Þ]\.\s*", r"-?[A-ZÀ-Þ]\w*"),  # M. Dupont, J.-P. Morel
     ],
     "de": [
+        _BEFORE_SMALL,
         _rule(
             r"(?:\b(?:Fa|Frl|Hrn?|Fr|St|ca|evtl|ggf|gegr|vgl|Vgl|Abs|Abb|Abt|Art|Kap|Aufl|Bd|Jh|geb|gest|Std|Min|Sek|Tel|"
             r"inkl|exkl|zzgl|Dipl|Ing|med|phil|rer|nat)|[Ss]tr)\.\s*"
@@ -60,13 +69,8 @@ CONTINUATIONS = {
 }
 
 
-_SPACE_BEFORE_STOP = re.compile(r"[^\S\x00-\x7f](?=\.)")  # sentencex 1.0.32 panics if it stands after a capital
-_POSSIBLE_ENDS = re.compile(r"(?<=[.!?…\"'»”’)\]])\s+|[）)]")
-
-
-def language_code(language: str) -> str:
-    """Returns the code without script and region: "pt" of "pt-BR"."""
-    return re.split("[-_]", language.lower())[0]
+_SPACE_BEFORE_STOP = regex.compile(r"[^\S\x00-\x7f](?=\.)")  # sentencex 1.0.32 panics if it stands after a capital
+_POSSIBLE_ENDS = regex.compile(r"(?<=[.!?…\"'»”’)\]])\s+|[）)]")
 
 
 def split_sentences(text: str, language: str) -> list[str]:
@@ -90,9 +94,12 @@ def _ends(text: str, code: str) -> Iterator[int]:
         window = text[begin : begin + WINDOW]
         *ends, last = list(itertools.accumulate(map(len, sentencex.segment(code, window)), initial=begin))[1:]
         if last < len(text):
-            ends = [end for end in ends if end - begin <= WINDOW // 2] or ends[:1]
+            certain = [end for end in ends if end - begin <= WINDOW // 2]
+            # At least an eighth, or each of many windows would begin a character after the one before.
+            is_enough = certain and certain[-1] - begin >= WINDOW // 8
+            ends = certain if is_enough else ends[: len(certain) + 1]
             # A sentence that is longer than the window goes on with a whole word.
-            last = ends[-1] if ends else begin + (window.rfind(" ") + 1 or WINDOW)
+            last = ends[-1] if len(ends) > len(certain) or is_enough else begin + (window.rfind(" ") + 1 or WINDOW)
         yield from ends
         begin = last
 

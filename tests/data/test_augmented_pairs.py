@@ -7,12 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lingua_flax.data.augmentation import AUGMENTATIONS, augment_pair, draw_augmentations
+from lingua_flax.data.augmentation import AUGMENTATIONS, augment_pair, augmented, draw_augmentations
 from lingua_flax.data.augmented_pairs import AugmentedPairs
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.draw_order import random_words
 from lingua_flax.data.packing import Planner
+from lingua_flax.data.placeholders import spans_to_keep
 from lingua_flax.data.subword_sampling import samplers_of
 from lingua_flax.data.tokenized_pairs import TokenizedPairs, tokenize
 from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
@@ -38,8 +41,18 @@ def test_changes():
         ("v. 1.5 (a)", "V. 1.5 (A)", "V. 1.5 (A)", "v. 1.5 (a)"),
         ("?!", "?!", "?!", "?!"),
     ):
-        assert [change(text) for change in AUGMENTATIONS.values()] == changed
+        assert [augmented(text, name, "en") for name in AUGMENTATIONS] == changed
     assert list(AugmentConfig.model_fields) == list(AUGMENTATIONS)
+
+
+THINGS = ["%s", "{user-name}", "%(n)d", "https://i.org/ı", "`i`", "<b>", "me@i.org", ":id", "i.pdf", "istanbul", "ısı,"]
+
+
+@given(st.lists(st.sampled_from(THINGS)).map(" ".join), st.sampled_from(list(AUGMENTATIONS)), st.booleans())
+def test_what_is_kept_stays_as_it_is(text, name, is_turkish):
+    changed = augmented(f"{text}.", name, "tr" if is_turkish else "it")
+    assert [span.kept for span in spans_to_keep(changed)] == [span.kept for span in spans_to_keep(text)]
+    assert ("İ" in changed) <= is_turkish <= ("ISTANBUL" not in changed and "Istanbul" not in changed)
 
 
 def test_changes_are_drawn_independently_with_their_probabilities():
@@ -50,7 +63,9 @@ def test_changes_are_drawn_independently_with_their_probabilities():
         dict(zip(AUGMENTATIONS, (0.0, 1.0, 0.0), strict=True)), random_words(7, np.arange(1000))
     )
     assert (certain == [False, True, False]).all()
-    assert augment_pair(Pair("a b.", "c !"), (True, False, True)) == Pair("A B", "C")
+    upper, title = (True, False, True), (False, True, False)
+    assert augment_pair(Pair("i ı.", "i ı !"), upper, ("en", "tr_TR")) == Pair("I I", "İ I")
+    assert augment_pair(Pair("i ı.", "i ı !"), title, ("aze", "de")) == Pair("İ I.", "I I !")
 
 
 def test_the_tokenizer_is_trained_on_changed_pairs():
@@ -69,7 +84,7 @@ class Toy(NamedTuple):
 
     def augmented(self, alpha: float) -> AugmentedPairs:
         samplers = samplers_of(self.tokenizer, alpha) if alpha else None
-        return AugmentedPairs(self.pairs, ENDED, self.tokenizer, 24, SOME, samplers)
+        return AugmentedPairs(self.pairs, ENDED, ("en", "de"), self.tokenizer, 24, SOME, samplers)
 
     def texts(self, sources, targets) -> list[Pair]:
         decoded = [self.tokenizer.source.decode(list(map(int, ids))) for ids in sources]
@@ -92,7 +107,7 @@ def test_a_variant_spells_the_changed_pair_and_fits_into_a_row(toy, alpha):
     keys, augmented = random_words(5, indices), toy.augmented(alpha)
     draws, sources, targets = augmented.draw(indices, keys)
     chosen = zip(toy.pairs.positions(draws), draw_augmentations(SOME, keys)[draws], strict=True)
-    changed = [augment_pair(ENDED[position], changes) for position, changes in chosen]
+    changed = [augment_pair(ENDED[position], changes, ("en", "de")) for position, changes in chosen]
     assert toy.texts(sources, targets) == changed
     assert all(ids[0] == toy.tokenizer.source_tags[0] for ids in sources)
     assert all(ids[-1] == EOS_ID for ids in [*sources, *targets])
@@ -108,7 +123,7 @@ def test_a_pair_that_would_be_too_long_stays_as_it_is(tmp_path, toy):
     text = [Pair("the black cats were sleeping near the water", "un chien dort"), Pair("un chien", "a dog")]
     pairs = tokenize(text, "g", toy.tokenizer, tmp_path)
     limit = len(pairs[0][0])
-    augmented = AugmentedPairs(pairs, text, toy.tokenizer, limit, ALL, None)
+    augmented = AugmentedPairs(pairs, text, ("en", "de"), toy.tokenizer, limit, ALL, None)
     assert augmented.draw(np.arange(2), np.arange(2))[0].tolist() == [1]
     with closing(TrainingBatches(Planner([pairs], [1.0], limit, 3, [augmented]), 2, processes=0)) as batches:
         packed = toy.texts(*zip(*pairs_in(next(batches).rows), strict=True))

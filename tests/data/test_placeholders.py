@@ -1,6 +1,6 @@
 """What is kept: examples of every kind and of what only looks like it, and properties of texts with placeholders."""
 
-import time
+import unicodedata
 
 import pytest
 from hypothesis import given
@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.glossary import Glossary, read_glossary
-from lingua_flax.data.placeholders import PLACEHOLDERS, protect, protect_pair, spans_to_keep
+from lingua_flax.data.placeholders import PLACEHOLDERS, TO_KEEP, protect, protect_pair, spans_to_keep
 from lingua_flax.host.errors import UserError
+from tests.helpers.texts import assert_linear
 
 FEW = PLACEHOLDERS[:4]
 TERMS = {"bank": "Ufer", "savings bank": "Sparkasse", "U.S. Army": "US-Armee", "the shore": "das ufer", "銀行": "Bank"}
@@ -34,7 +35,11 @@ def test_what_is_kept():
         ("In 1984, 12,345.67 or 12:30 on 2024-05-01", ["1984", "12,345.67", "12:30", "2024-05-01"]),
         ("100% sure, 50% discount, 100%ige, 3 < 4 and a<5, 3.5, 42, 1990s", []),
         ("he and/or she, he/she/it, 1/2, km/h, 24/7, a.b, The U.S. and i.e. 3.14 p.m. J.R.R. don't", []),
-        ("{count, plural, one {# file} other {# files}}", []),
+        ("%{count}, {user-name}, #{x.y} or {{ x | upper }}", ["%{count}", "{user-name}", "#{x.y}", "{{ x | upper }}"]),
+        ("<0>Go</0>{% if n %} %n of %<n>d, (:name)", ["<0>", "</0>", "{% if n %}", "%n", "%<n>d", ":name"]),
+        ("{n, number, #,##0} {{{raw}}} ${{ a.b }}", ["{n, number, #,##0}", "{{{raw}}}", "${{ a.b }}"]),
+        ("{n, plural, one {{x}'s file} other {# files}} is", ["{n, plural, one {{x}'s file} other {# files}}"]),
+        (":p :-) a:b 12:30 is Note: the, x :class-name, 3 <4 and 5> 4, {a b}", ["12:30"]),
         (f"odd {FEW[3]} character", [FEW[3]]),
     ):
         assert [span.kept for span in spans_to_keep(text)] == kept
@@ -84,22 +89,18 @@ def test_spans_in_a_prefix_are_whole_words(things):
     assert protected.restored(placed) == prefix
 
 
-# Runs of each are what a pattern could read again and again.
-UNITS = [*"`a1é-+.,:/@#$%<>{}()~_\\ \t!0٣–", PLACEHOLDERS[0], "http://", "www.", "C:\\", "a.pdf", "{{"]
+# Every sign that a pattern names, letters and digits, and beginnings of what is kept.
+SIGNS = sorted({sign for sign in TO_KEEP.pattern if not sign.isalnum() and sign not in PLACEHOLDERS})
+UNITS = [*SIGNS, *"a1éß٣ \t", PLACEHOLDERS[0], "http://", "www.", "C:\\", "a.pdf", "{{", "{%", "{a,plural,", "{a}"]
 
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_spans_are_found_in_linear_time(unit):
     """Ten times the characters take at most 15 times as long: with a pattern that is quadratic it is 100 times."""
-
-    def seconds(unit, length):
-        text = (unit * (length // len(unit) + 1))[:length]
-        started = time.thread_time()
-        spans_to_keep(text)
-        return time.thread_time() - started
-
-    for repeated in [unit + other for other in UNITS] + ["".join("`" * count + unit for count in range(1, 140))]:
-        assert any(seconds(repeated, 10_000) < 15 * seconds(repeated, 1000) for _ in range(100)), repeated
+    others = UNITS[UNITS.index(unit) :]
+    runs = [*(unit + other for other in others), "".join("`" * count + unit for count in range(1, 140))]
+    for run in [*runs, *("{a,plural," + unit + other * 10_000 for other in others)]:
+        assert_linear(spans_to_keep, run)
 
 
 def test_words_that_meet_without_a_space_get_one():
@@ -142,7 +143,7 @@ def test_all_placeholders_are_used_equally():
 
 
 def test_terms_are_whole_words_and_the_longest_is_taken():
-    """A first term is capitalized as the source is."""
+    """A first term is capitalized as the source is, also if nothing is translated."""
     for text, translation in (
         ("the bank of the savings  bank, banks", "the Ufer of the Sparkasse, banks"),
         ("Bank of the U.S. Army.", "Ufer of the US-Armee."),
@@ -155,10 +156,29 @@ def test_terms_are_whole_words_and_the_longest_is_taken():
         ("बैंक", "बैंक"),
     ):
         protected = protect(text, FEW, GLOSSARY)
-        assert protected.restored(protected.text) == translation
+        assert protected.restored(protected.text) == protected.untranslated == translation
         assert protected.original(protected.text) == text
+    first, *_, last = protect("The shore 12345 The shore", FEW, GLOSSARY).chunks()
+    assert (first[0].untranslated, last[0].untranslated) == ("Das ufer", "das ufer")
     with_case = Glossary((("Bank", "Ufer"),), match_case=True)
     assert [span.kept for span in spans_to_keep("bank Bank BANK", with_case)] == ["Ufer"]
+
+
+WIDE = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
+WORDS = ["Café", "noir", "C++", "İstanbul", "ısı", "Straße", "ガラス", "한국", "ﬁn", "บ้าน", "e\u0301\u0316t", "-", "a"]
+
+
+@given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3), st.lists(st.sampled_from(WORDS)), st.booleans())
+def test_terms_are_found_in_any_form(term, others, match_case):
+    """Composed, decomposed, full-width and, in any language, in capitals."""
+    text = " ".join([*others, *term, *others])
+    forms = [text.translate(WIDE), *(unicodedata.normalize(form, text) for form in ("NFC", "NFD", "NFKC", "NFKD"))]
+    forms += [] if match_case else [text.upper(), text.lower(), text.replace("i", "İ").upper()]
+    found = [list(Glossary(((" ".join(term), "X"),), match_case).terms_in(form)) for form in forms]
+    assert found[0]
+    for form, own in zip(forms, found, strict=True):
+        assert len(own) == len(found[0])
+        assert all("".join(form[:begin].split(" ")) == "" or form[begin - 1] == " " for begin, _, _ in own)
 
 
 def test_files_that_are_no_glossaries_are_refused(tmp_path):

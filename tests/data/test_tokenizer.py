@@ -18,7 +18,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lingua_flax.data.corpora.corpus import Pair
-from lingua_flax.data.placeholders import Protected
 from lingua_flax.data.subword_sampling import SubwordSampler, bpe_dropout
 from lingua_flax.data.tokenized_pairs import tokenize
 from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
@@ -104,8 +103,35 @@ def test_lower_character_coverage_omits_rare_characters():
     (covered,), (rare,) = (trained(character_coverage=share).encode_source(["Ünï"]) for share in (1.0, 0.98))
     assert UNK_ID not in covered
     assert UNK_ID in rare
-    tagged = trained().with_source_tag("<2fr>")
-    assert tagged.unknown_share(Protected("日本 a"), *tagged.encode_source(["日本 a"])) == pytest.approx(2 / 3)
+
+
+VARIANTS = {"'": "’ʼ‘", '"': "“”„", "-": "‑–—", " ": "\u00a0\u3000", "e": "éèｅ", "o": "øöｏ", "l": "ł", ".": "．"}
+UNKNOWN = ["👍", "👩‍👩‍👧", "Привет", "日本", "naïvеté", "→"]  # one with a Cyrillic letter
+PLAIN = ["he", "said:", "\"it's", "a", "well", "known,", "open-ended", 'list."', "(the", "old", "one)"]
+
+
+@pytest.fixture(scope="module", params=["identity", "nmt_nfkc"])
+def plain_tokenizer(request):
+    config = TokenizerConfig(vocab_size=35, normalization=request.param, placeholders=8)
+    return parse_tokenizers(train_tokenizer([Pair(" ".join(PLAIN), " ".join(PLAIN))] * 9, config))
+
+
+@given(st.lists(st.sampled_from(PLAIN + UNKNOWN), min_size=1, max_size=9), st.randoms())
+def test_unknown_characters_are_written_as_the_nearest_or_kept(plain_tokenizer, words, draw):
+    text = " ".join(words)
+    for plain, variants in VARIANTS.items():
+        text = "".join(draw.choice(variants) if own == plain and draw.random() < 0.3 else own for own in text)
+    (source,) = plain_tokenizer.protect_text([text])
+    assert [span.kept for span in source.spans] == [word for word in words if word in UNKNOWN]
+    expected = iter(source.placeholders)
+    plain = " ".join(next(expected) if word in UNKNOWN else word for word in words)
+    if source.has_placeholders:
+        assert plain_tokenizer.encode_protected([source]) == [[*plain_tokenizer.source.encode(plain), EOS_ID]]
+        assert source.untranslated == text
+        characters = plain_tokenizer.source_characters(source)
+        assert "".join(source.source[slice(*own)] for own in characters).split() == text.split()
+    for part, _, is_kept in source.chunks():
+        assert is_kept or UNK_ID not in plain_tokenizer.encode_protected([part])[0]
 
 
 def test_sizes_named_in_errors_are_the_limits():

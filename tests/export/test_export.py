@@ -30,7 +30,7 @@ from tests.helpers.commands import succeed
 from tests.helpers.folders import contents
 from tests.helpers.networks import random_translator
 
-TEXT = "one two three.\n\nnine.\nfour four five.\n"
+TEXT = "one two three.\n\n1. (2) –\nnine.\nfour four five.\n"
 
 
 def program(folder, *command, text=""):

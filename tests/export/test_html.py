@@ -71,6 +71,7 @@ QUESTIONS = [
     {"q": "The cat eats fish.\n\nA dog sleeps.", "sentence": 1, "heads_off": HEADS[:1]},
     {"q": LINES[3]},
     {"q": "👍 The CAT eats pizza,  ananas {kiwi}"},
+    *[{"q": text} for text in ("1. (2) – 3", "3 – 4\nThe cat eats fish.")],  # without letters
     # Sentences of which most characters have no piece, or not quite
     *[{"q": text} for text in ("Привет мир", "the cat Ж", "Жж a", "Жжж aé", "👍", "Привет мир. The cat eats fish.")],
 ]
@@ -201,7 +202,20 @@ def find_unknown():
 # Letters of many scripts, and what stays as it is, in ASCII: the classes of JavaScript's patterns have nothing else.
 CHARACTERS = st.sampled_from(LETTERS + MARKS + OTHERS)
 KEPT = st.sampled_from(
-    [" {name} ", " %s ", " https://example.org/a?b=c ", " a@b.org ", " `code` ", '<x id="1">', " a/b.py "]
+    [
+        " {name} ",
+        " %s ",
+        " %{a-b} ",
+        " {{ a | b }} ",
+        " <0> ",
+        " :name ",
+        " {a, plural, one {# b} other {b}} ",
+        " https://example.org/a?b=c ",
+        " a@b.org ",
+        " `code` ",
+        '<x id="1">',
+        " a/b.py ",
+    ]
 )
 ASSIGNED = st.text(st.characters(exclude_categories=["Cs", "Cn"]))
 TEXTS = st.lists(st.lists(CHARACTERS | KEPT).map("".join) | ASSIGNED)

@@ -60,7 +60,9 @@ def sampled_mixture(folder: Path) -> Planner:
     for text, config in zip((short[:120], short[80:]), configs, strict=True):
         tokenizer = parse_tokenizers(train_tokenizer(PAIRS, config))
         pairs = tokenize(text, f"{len(text)} pairs", tokenizer, folder)
-        augmented.append(AugmentedPairs(pairs, text, tokenizer, 40, dict(AugmentConfig()), samplers_of(tokenizer, 0.2)))
+        augmented.append(
+            AugmentedPairs(pairs, text, ("en", "de"), tokenizer, 40, dict(AugmentConfig()), samplers_of(tokenizer, 0.2))
+        )
     return Planner([each.pairs for each in augmented], (2.0, 1.0), row_length=40, seed=3, augmented=augmented)
 
 

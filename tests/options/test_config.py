@@ -9,8 +9,8 @@ from lingua_flax.commands.train import resolve_config
 from lingua_flax.devices.mesh import MESH_AXES as MESH
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import as_json, packaged_configs, read_config, refused_changes, to_toml
-from lingua_flax.options.messages import all_fields, section_of
-from lingua_flax.options.schema import Config
+from lingua_flax.options.messages import all_fields, section_of, validated
+from lingua_flax.options.schema import Config, DecodingOptions
 
 
 def write(tmp_path, text):
@@ -212,3 +212,5 @@ def test_numbers_out_of_range_are_refused_with_name_value_and_bound(tmp_path):
         name, value = text.split(" = ")
         with pytest.raises(UserError, match=f"/c.toml: {name}: input should be {bound}, got {value}$"):
             read_config(write(tmp_path, text))
+    with pytest.raises(UserError, match="length_penalty: input should be less than or equal to 4, got 100"):
+        validated(DecodingOptions, {"length_penalty": 100.0})  # which would overflow float32

@@ -78,6 +78,13 @@ def test_upgrades_are_ignored(url):
         assert answers.count(b'{"translatedText":"ONE"}') == 4
 
 
+def test_upgrades_are_ignored_of_clients_that_close_the_connection(url):
+    for version, connection in ((b"1.0", b"Upgrade"), (b"1.1", b"Upgrade, close"), (b"1.0", b"upgrade, keep-alive")):
+        head = b"POST /translate HTTP/%s\r\nHost: localhost\r\nConnection: %s\r\n" % (version, connection)
+        answer = raw(url, head + b"Upgrade: h2c\r\n" + WITH_LENGTH)
+        assert answer.count(b'{"translatedText":"ONE"}') == len(statuses(answer)) == 1
+
+
 def test_no_request_is_smuggled_behind_an_upgrade(url):
     for protocol in (b"h2c", b"websocket"):
         head = UPGRADE.replace(b"h2c", protocol) + IS_FORM + b"Content-Length: %d\r\n\r\n" % len(SMUGGLED)

@@ -11,14 +11,16 @@ import urllib.parse
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
+import pytest
 import requests
 from deep_translator import LibreTranslator
 from libretranslatepy import LibreTranslateAPI
 from starlette.responses import JSONResponse
 
+from lingua_flax.options.language_codes import language_code
 from lingua_flax.options.schema import DataConfig
 from lingua_flax.serving.guard import Guard
-from lingua_flax.serving.languages import languages
+from lingua_flax.serving.languages import detect, languages, served
 from lingua_flax.serving.web_server import ConnectionLimits
 from tests.helpers.servers import JSON, later, metric, raw, request, serving_with, translate, until
 
@@ -68,6 +70,33 @@ def test_forms_and_query_strings_are_utf_8(url):
         assert request(url, "/translate", body)[:2] == (200, {"translatedText": "À L'ÉTÉ"})
     query = "/translate?q=one&source=en&target=fr&alternatives=1"
     assert request(url, query, method="POST")[1] == {"translatedText": "ONE", "alternatives": ["ONE'"]}
+
+
+def test_all_texts_of_a_form_are_translated(url):
+    fields = [("q", "one"), ("q", "two"), ("source", "en_US"), ("target", "FR-ca")]
+    query = urllib.parse.urlencode(fields)
+    answers = [request(url, "/translate", query.encode()), request(url, f"/translate?{query}", method="POST")]
+    assert [answer[:2] for answer in answers] == [(200, {"translatedText": ["ONE", "TWO"]})] * 2
+    files = [(name, (None, value)) for name, value in fields]
+    assert requests.post(f"{url}/translate", files=files).json() == {"translatedText": ["ONE", "TWO"]}
+
+
+IN_LANGUAGES = {
+    "pt pt_BR pt-BR por": "Onde fica a estação?",
+    "zh zh_Hant zho yue": "火車站在哪裡？",
+    "de deu-AT gsw tlh xx_Latn": "Wo isch de Bahnhof?",
+}
+
+
+@pytest.mark.parametrize(("codes", "text"), IN_LANGUAGES.items())
+def test_languages_are_recognized_whatever_codes_they_have(codes, text):
+    """What the detector does not know is at least not surely in the other language, or it would not be translated."""
+    for source in codes.split():
+        own = languages(DataConfig(name="text", source_language=source, target_language="en", train_source="x.tsv"))
+        assert [each["language"] for each in detect(text, own)] == [source, "en"]
+        assert detect("The station is here, I think.", own)[0]["language"] == "en"
+        assert served(own, source.upper().replace("_", "-")) == source
+        assert served(own, f"{language_code(source)}-001") == source
 
 
 def test_what_is_neither_a_form_nor_json_is_refused(url, engine):

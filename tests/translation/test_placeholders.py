@@ -137,7 +137,8 @@ def test_command_python_server_and_html_agree(placing, run, tmp_path, monkeypatc
     page = "".join(paragraph(line, draw) for line in lines)
     translator = Translator.load(placing).with_glossary(Glossary(tuple(terms.items())))
     prefixes = []
-    for own in map(translator.tokenizer.protect, singles[: len(lines)]):
+    firsts = [f"{'- ' * line.startswith('- ')}{single}" for line, single in zip(lines, singles, strict=False)]
+    for own in translator.tokenizer.protect_text(firsts):
         is_placed = own.has_placeholders and own.has_words_around_spans
         prefixes.append(draw.choice(["", "deux", *[f"deux {span.kept}" for span in own.spans if is_placed]]))
     translations = translator.translate(lines, BEAM)

@@ -1,20 +1,23 @@
 """Properties of translation that hold for every text: N lines in, N lines out, in order, nothing lost."""
 
 import dataclasses
+import gc
 import itertools
 import random
 import sys
 import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lingua_flax.data.augmentation import AUGMENTATIONS, augmented
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.data.known_words import known_words
 from lingua_flax.data.placeholders import PLACEHOLDERS, Protected
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.line_splitting import divide_text, split_text
-from tests.helpers.texts import LINES
+from tests.helpers.texts import LINES, assert_linear
 from tests.helpers.translation import decisive_translator
 
 
@@ -28,7 +31,8 @@ def test_parts_of_a_line_add_up_to_the_line(line, longest):
 
 # Runs of each are what a pattern or a library could read again and again.
 UNITS = [
-    *"`a1é-+.,:/@#$%<>{}()~_\\ \t!?0٣–'\"“”「」»…中。กA\u0301",
+    *"`a1é-+.,:/@#$%<>{}()~_\\ \t!?0٣–'\"“”「」»…中。กA\u0301\u0316",
+    "\u0301\u0316",
     "{{",
     '"「',
     "Mr. ",
@@ -38,13 +42,20 @@ UNITS = [
 ]
 
 
+def translator_that_knows(word):
+    """Returns a translator with placeholders, a glossary, and a word of its training text."""
+    translator = decisive_translator()
+    known = {"placeholders": PLACEHOLDERS[:4], "words": known_words([word]), "glossary": Glossary((("a a a b", "c"),))}
+    tokenizer = dataclasses.replace(translator.tokenizer, **known)
+    return dataclasses.replace(translator, tokenizer=tokenizer, languages=("de", "fr"))
+
+
 def test_nothing_holds_the_interpreter_while_texts_are_divided():
     """For 5,000 characters, between any two calls of functions, and before a call returns, less than 50 ms pass."""
-    translator, draw, times = decisive_translator(), random.Random(0), []
-    known = {"placeholders": PLACEHOLDERS[:4], "words": known_words(["a"]), "glossary": Glossary((("a a a b", "c"),))}
-    tokenizer = dataclasses.replace(translator.tokenizer, **known)
-    translator = dataclasses.replace(translator, tokenizer=tokenizer, languages=("de", "fr"))
+    translator, draw, times = translator_that_knows("a"), random.Random(0), []
     divide_text(translator, ["A first call imports modules: http://a.b/c."])
+    gc.collect()
+    gc.freeze()  # as the server does, or looking through what all tests have left takes 150 ms
     for unit in UNITS:
         text = (unit + draw.choice(["", "", *UNITS])) * 5000
         times.clear()
@@ -54,6 +65,21 @@ def test_nothing_holds_the_interpreter_while_texts_are_divided():
         finally:
             sys.setprofile(None)
         assert max(after - before for before, after in itertools.pairwise(times)) < 0.05, text[:10]
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_texts_are_divided_and_changed_in_linear_time(unit):
+    """With everything that a text goes through before a search."""
+    translator, draw = translator_that_knows("a"), random.Random(unit)
+    for _ in range(3):
+        run = "".join(draw.choice([unit, *UNITS]) for _ in range(3)) + unit
+        for step in (
+            lambda text: translator.request(DecodingOptions()).parts(divide_text(translator, [text])),
+            lambda text: [augmented(text, name, "tr") for name in AUGMENTATIONS],
+            lambda text: translator.tokenizer.protect(text).placed(text),
+        ):
+            assert_linear(step, run)
 
 
 @given(st.lists(LINES, max_size=18).map(lambda lines: [*lines, "a dog", "the cat"]))

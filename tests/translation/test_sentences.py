@@ -47,6 +47,19 @@ def test_sentences_add_up_to_the_text(text, language):
     assert all(sentences) or not text
 
 
+@given(
+    st.sampled_from(["en", "fr", "de", "cs", "kk", "ru", "el", "hy", "pl", "tr", "ro", "ca", "fi", "sv"]),
+    st.sampled_from(["Oh. ", "Oh! ", '"Oh." ', "«Oh?» ", "(Oh!) ", "Oh... ", "Oh… ", "«Oh…» "]),
+    st.sampled_from(["", "(", "— "]),
+    st.characters(categories=["Ll"]).filter(lambda letter: not "ა" <= letter <= "ჿ"),  # Georgian has no capitals
+)
+def test_small_letters_of_all_scripts_are_alike(language, beginning, opening, letter):
+    """And nothing begins with one behind dots or a quotation."""
+    one, other = (split_sentences(f"{beginning}{opening}{own}o it goes.", language) for own in ("s", letter))
+    assert len(one) == len(other)
+    assert len(one) == 1 or beginning in ("Oh. ", "Oh! ")
+
+
 @given(st.integers(1, 400), st.integers(1, 90))
 def test_long_texts_are_divided_as_short_ones_are(words, length):
     sentence = " ".join(["word"] * words) + ". "

@@ -52,6 +52,11 @@ export class Tokenizer {
     return ids;
   }
 
+  /** @type {(text: string) => boolean} */
+  knows(text) {
+    return !this.encode(text).includes(UNK);
+  }
+
   /** @type {(text: string) => boolean} whether there are pieces for less than half of its characters */
   isUnknown(text) {
     const known = this.encode(text).filter((id) => id !== UNK).map((id) => this.model.pieces[id][0]).join("");

@@ -1,5 +1,6 @@
 /** Translates a sentence, and says how: what the server answers to POST /inspect. @module */
 
+import { inKnownCharacters } from "./nearest.js";
 import { Network } from "./network.js";
 import { beamSearch, largest, logSumExp } from "./search.js";
 import { Tokenizer } from "./tokenizer.js";
@@ -21,6 +22,7 @@ import { KnownWords } from "./words.js";
  * @property {string} source_language
  * @property {Model[]} tokenizers of both sides, or a joint one
  * @property {string} kept pattern of what stays as it is
+ * @property {string[]} alike characters of which any may stand for another
  */
 
 const [EOS, BOS] = [1, 2];
@@ -35,12 +37,13 @@ export class Translator {
    * @param {Uint8Array[]} charsmaps of the tokenizers
    * @param {string[]} words of the training text
    */
-  constructor({ model, decoding, source_tags, source_language, tokenizers, kept }, tensors, charsmaps, words) {
+  constructor({ model, decoding, source_tags, source_language, tokenizers, kept, alike }, tensors, charsmaps, words) {
     this.network = new Network(model, tensors);
     this.decoding = decoding;
     this.tags = source_tags;
     this.source = new Tokenizer(tokenizers[0], charsmaps[0]);
     this.words = new KnownWords(words, kept);
+    this.alike = alike;
     this.target = tokenizers[1] ? new Tokenizer(tokenizers[1], charsmaps[1]) : this.source;
     const language = /^[a-z]{2,3}(?![a-z])/i.exec(source_language)?.[0]; // of a code such as pt_BR
     this.segmenter = new Intl.Segmenter(language, { granularity: "sentence" });
@@ -58,8 +61,8 @@ export class Translator {
     const told = sentences.length > 1
       ? sentences.map((source) => ({ source, translation: this.translate(source) }))
       : [];
-    if (this.source.isUnknown(text)) return { text, translation: text, kept: true, sentences: told };
-    const ids = this.sourceIds(text);
+    if (this.keeps(text)) return { text, translation: text, kept: true, sentences: told };
+    const ids = this.sourceIds(this.inKnown(text));
     const visible = ids.map((_, position) => !masked.includes(position));
     if (!visible.includes(true)) throw new RangeError("at least one source token must remain visible");
     this.network.off = new Set(heads_off.map(({ attention, layer, head }) => `${nameOf(attention, layer)}/${head}`));
@@ -104,10 +107,20 @@ export class Translator {
     };
   }
 
+  /** @type {(text: string) => boolean} whether a sentence stays as it is: without letters, or in unknown characters */
+  keeps(text) {
+    return !/\p{L}/u.test(text) || this.source.isUnknown(this.inKnown(text));
+  }
+
+  /** @type {(text: string) => string} */
+  inKnown(text) {
+    return inKnownCharacters(text, this.source, this.alike);
+  }
+
   /** @type {(text: string) => string} */
   translate(text) {
-    if (this.source.isUnknown(text)) return text;
-    const translation = this.known.get(text) ?? this.target.decode(this.best(text).tokens);
+    if (this.keeps(text)) return text;
+    const translation = this.known.get(text) ?? this.target.decode(this.best(this.inKnown(text)).tokens);
     this.known.set(text, translation);
     return translation;
   }

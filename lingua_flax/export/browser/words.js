@@ -3,7 +3,7 @@
 // Of scripts without spaces between words, where every character is looked up by itself.
 const ALONE = String.raw`[\p{sc=Han}\p{sc=Hiragana}\p{sc=Katakana}\p{sc=Thai}\p{sc=Lao}\p{sc=Khmer}\p{sc=Myanmar}]`;
 const WORD = new RegExp(`${ALONE}|(?:(?!${ALONE})[\\p{L}\\p{M}\\p{N}_])+`, "gu");
-const LOOKED_UP = /^(?=.*\p{L})\P{N}+$/su; // but not numbers, punctuation and codes such as MP3
+const LOOKED_UP = /^(?=.*\p{L})\P{N}{1,100}$/su; // but not numbers, punctuation and codes such as MP3
 
 /** A list of words. */
 export class KnownWords {
@@ -20,7 +20,9 @@ export class KnownWords {
   unknownIn(text) {
     const rest = text.replace(this.kept, (span) => " ".repeat(span.length));
     const words = [...rest.matchAll(WORD)].filter(([word]) => LOOKED_UP.test(word));
-    const unknown = words.filter(([word]) => !this.words.has(word.normalize("NFKC").toUpperCase().toLowerCase()));
+    const keyOf = (/** @type {string} */ word) =>
+      word.normalize("NFKC").toUpperCase().toLowerCase().replaceAll("i\u0307", "i"); // of the Turkish İ
+    const unknown = words.filter(([word]) => !this.words.has(keyOf(word)));
     const before = (/** @type {number} */ index) => [...text.slice(0, index)].length;
     return {
       unknown_words: unknown.map(({ 0: word, index }) => [before(index), before(index + word.length)]),
