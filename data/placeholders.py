@@ -152,8 +152,9 @@ class Protected:
         for (begin, end, is_kept), (following, _, _) in itertools.pairwise([*found, (len(self.source), 0, True)]):
             after = space if _JOINT.fullmatch(self.source[end - 1 : following + 1]) else self.source[end:following]
             part = self.part(begin, end)
-            spans = part.spans if begin == found[0][0] else [span._replace(is_term=False) for span in part.spans]
-            yield dataclasses.replace(part, spans=spans), after, is_kept
+            if begin > found[0][0] and any(span.is_term for span in part.spans):
+                part = dataclasses.replace(part, spans=[span._replace(is_term=False) for span in part.spans])
+            yield part, after, is_kept
 
     def placed(self, prefix: str) -> str:
         """Returns the beginning of a translation, in which the spans stand, with placeholders."""

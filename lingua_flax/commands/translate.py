@@ -224,7 +224,7 @@ def _translated_chunks(
         best = translations[0].hypotheses[0]
         if options.attention and (best.parts or not best.tokens):
             how = f"is translated in {len(best.parts)} parts" if best.parts else "stays as it is"
-            remedy = "give one short sentence, or add --one-sentence-per-line"
+            remedy = "give one short sentence, or add --one-sentence-per-line or --translate-unknown"
             raise UserError(f"--attention shows one pass of the network, but the line {how}: {remedy}")
         yield translations
         first += len(chunk)

@@ -19,6 +19,7 @@ from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.batched_search import RunningBatch
 from lingua_flax.translation.decoding import length_limit
 from lingua_flax.translation.hypotheses import Hypothesis, Translation
+from lingua_flax.translation.line_splitting import protected_text
 from lingua_flax.translation.requests import Part
 from lingua_flax.translation.search import SearchState
 from lingua_flax.translation.translator import Translator
@@ -129,7 +130,7 @@ def inspect(
 
     Raises UserError if the text has no token or too many, or if a token, position or head does not exist.
     """
-    (protected,) = translator.tokenizer.protect_text([text])
+    (protected,) = protected_text(translator, [text])
     source = source_tokens(translator, protected)
     _check(translator, len(source), intervention, explained, options)
     changed = dataclasses.replace(translator, params=without_heads(translator, intervention.heads_off))
@@ -160,7 +161,7 @@ def inspect(
 
 def inspection_of(translator: Translator, translation: Translation) -> Inspection:
     """Returns what the network did while it wrote the best translation; raises UserError as `source_tokens` does."""
-    (protected,) = translator.tokenizer.protect_text([translation.source])
+    (protected,) = protected_text(translator, [translation.source])
     observation = observe(translator, source_tokens(translator, protected), translation.hypotheses[0].tokens)
     return Inspection(protected, Intervention(), translation.hypotheses, observation)
 

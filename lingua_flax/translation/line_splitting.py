@@ -25,10 +25,14 @@ def divide_text(network: TrainedNetwork, lines: Sequence[str]) -> list[list[Part
     never seen: a sentence that consists mostly of that, and else a word or signs. A character that is not kept becomes
     the nearest that the network knows.
     """
-    protect = network.tokenizer.protect
-    sources = list(map(protect, lines)) if network.translate_unknown else network.tokenizer.protect_text(lines)
-    divided = _split(network, sources, one_sentence=network.one_sentence_per_line)
+    divided = _split(network, protected_text(network, lines), one_sentence=network.one_sentence_per_line)
     return [[_looked_up(network, part) for part in parts] for parts in divided]
+
+
+def protected_text(network: TrainedNetwork, lines: Sequence[str]) -> list[Protected]:
+    """Returns lines of a text with what is to be kept of them."""
+    tokenizer = network.tokenizer
+    return list(map(tokenizer.protect, lines)) if network.translate_unknown else tokenizer.protect_text(lines)
 
 
 def split_lines(network: TrainedNetwork, lines: Sequence[str], *, one_sentence: bool) -> list[list[Part]]:

@@ -254,9 +254,11 @@ def test_the_plan_is_a_script_whatever_the_names_of_files(recorder, tmp_path, ca
     ]
 
 
-def test_what_stages_print_is_no_part_of_a_plan(capfd, tmp_path):
-    assert start_program([sys.executable, "-c", "print('a report')"], tmp_path, os.environ).wait() == 0
-    assert capfd.readouterr() == ("", "a report\n")
+def test_what_stages_print_is_no_part_of_a_plan(run):
+    code = "import os, sys; from lingua_flax.host.workers import start_program; "
+    code += "start_program([sys.executable, '-c', 'print(1)'], '.', os.environ).wait()"
+    done = run("-c", code)
+    assert (done.stdout, done.stderr) == ("", "1\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")

@@ -181,7 +181,7 @@ def test_exported_network_has_all_views_offline(trained, run, open_page, tmp_pat
 @needs_chromium
 def test_attention_of_a_sentence_opens_without_a_server(trained, run, open_page, tmp_path):
     line, path = "one <script>two</script> & three.", tmp_path / "page.html"
-    succeed(run, "translate", "--workdir", trained[0], "--attention", path, input=f"{line}\n")
+    succeed(run, "translate", "--workdir", trained[0], "--attention", path, "--translate-unknown", input=f"{line}\n")
     page = open_page(path.as_uri(), offline=True)
     expect(page.locator("h1")).to_have_text(line)
     choose_map(page, "Cross-attention, mean of all heads")

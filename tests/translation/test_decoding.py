@@ -156,7 +156,7 @@ def test_options_that_make_no_sense_are_refused_before_anything_is_loaded(traine
 @pytest.mark.parametrize(
     ("program", "options", "message"),
     [
-        ("translate", ["--prefix-file", "one-line"], "one-line has 1 lines, but standard input has 2"),
+        ("translate", ["--prefix-file", "one-line"], "one-line has 1 line, but standard input has 2"),
         ("translate", ["--input", "many", "--prefix-file", "prefixes", "--output", "one-line"], 'prefix "☃"'),
         ("translate", ["--checkpoint", "average:9"], "9 checkpoints to average"),
         ("translate", ["--input", "one-line", "--output", "link"], "would be used twice"),
