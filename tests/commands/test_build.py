@@ -27,7 +27,6 @@ from lingua_flax.data.corpora.phrasebook.generator import generate
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.data.tokenizer import MIXTURE_TAG, train_tokenizer
 from lingua_flax.host.errors import UserError
-from lingua_flax.host.workers import start_program
 from lingua_flax.options.command_line import build as build_options
 from lingua_flax.options.command_line import parse
 from lingua_flax.options.config_files import read_config, read_workdir_config
