@@ -1,7 +1,6 @@
 """Export for transformers: a folder that its AutoModelForSeq2SeqLM and AutoTokenizer load.
 
-Networks with pre-norm become a Pegasus model, those with post-norm a Marian model; they compute the same. Their
-sinusoids stand in two halves, sines and cosines, while ours alternate, so all dimensions of the stream are reordered.
+Networks with pre-norm become a Pegasus model, those with post-norm a Marian model; they compute the same.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from lingua_flax.export.description import NEVER, Export, filled, write_json
+from lingua_flax.export.marian_names import BIAS_OF_LOGITS, correspondences, stream_order
 from lingua_flax.model.parameters import params_by_name
 from lingua_flax.model.positions import sinusoidal_positions
 from lingua_flax.options.schema import ModelConfig
@@ -20,10 +20,8 @@ from lingua_flax.translation.decoding import default_max_length
 from lingua_flax.translation.translator import Translator
 
 ARCHITECTURES = {"pre": ("pegasus", "PegasusForConditionalGeneration"), "post": ("marian", "MarianMTModel")}
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu_new"}  # both of ours as transformers calls them
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu_new", "silu": "swish"}  # ours as transformers calls them
 MIN_POSITIONS = 512
-PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
-SUBLAYERS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
 
 
 def write(export: Export, folder: Path) -> str:
@@ -86,41 +84,16 @@ def _write_tokenizer(translator: Translator, folder: Path, tag: str) -> None:
 
 
 def _tensors(config: ModelConfig, params: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the parameters by their names in transformers; matrices are [outputs, inputs]."""
-    width = config.embed_dim
-    order = np.concatenate([np.arange(0, width, 2), np.arange(1, width, 2)])  # of the dimensions of the stream
-    embedding = params["target_embedding"][:, order]
-    yield "model.shared.weight", embedding
-    bias = np.zeros((1, len(embedding)), np.float32)
+    """Yields the parameters by their names in transformers."""
+    width, vocab_size = config.embed_dim, len(params["target_embedding"])
+    bias = np.array(params.get("output_bias", np.zeros(vocab_size)))[None]
     bias[0, [PAD_ID, BOS_ID, UNK_ID]] = NEVER
-    yield "final_logits_bias", bias
+    yield BIAS_OF_LOGITS, bias
     positions = np.array(sinusoidal_positions(max(config.max_length, MIN_POSITIONS), width, config.position_base))
     for stack in ("encoder", "decoder"):
-        yield f"model.{stack}.embed_positions.weight", positions[:, order]
-
-    def norm(theirs: str, ours: str) -> Iterator[tuple[str, np.ndarray]]:
-        yield f"{theirs}.weight", params[f"{ours}.scale"][order]
-        yield f"{theirs}.bias", params[f"{ours}.bias"][order]
-
-    for stack, layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
-        for number in range(layers):
-            theirs, ours = f"model.{stack}.layers.{number}", f"{stack}.{number}"
-            for own, name in SUBLAYERS.items():
-                if f"{ours}.{own}.query.kernel" not in params:  # cross-attention of the encoder
-                    continue
-                for part, projection in PROJECTIONS.items():
-                    kernel = params[f"{ours}.{own}.{part}.kernel"].T
-                    is_output = part == "output"
-                    yield f"{theirs}.{name}.{projection}.weight", kernel[order] if is_output else kernel[:, order]
-                    yield f"{theirs}.{name}.{projection}.bias", np.zeros(width, np.float32)
-                yield from norm(f"{theirs}.{name}_layer_norm", f"{ours}.{own}_residual.norm")
-            yield f"{theirs}.fc1.weight", params[f"{ours}.feed_forward.up.kernel"].T[:, order]
-            yield f"{theirs}.fc1.bias", params[f"{ours}.feed_forward.up.bias"]
-            yield f"{theirs}.fc2.weight", params[f"{ours}.feed_forward.down.kernel"].T[order]
-            yield f"{theirs}.fc2.bias", params[f"{ours}.feed_forward.down.bias"][order]
-            yield from norm(f"{theirs}.final_layer_norm", f"{ours}.feed_forward_residual.norm")
-        if config.norm == "pre":
-            yield from norm(f"model.{stack}.layer_norm", f"{stack}_norm")
+        yield f"model.{stack}.embed_positions.weight", positions[:, stream_order(width)]
+    for each in correspondences(config):
+        yield each.theirs, each.exported(params[each.ours] if each.ours in params else np.zeros(width))
 
 
 def translate(export: Export, folder: Path, lines: Sequence[str], beam_size: int) -> Iterator[tuple[list[int], float]]:

@@ -237,8 +237,14 @@ class ModelConfig(Section):
     """Number N of attention heads in every layer."""
     mlp_dim: PositiveInt = 1024
     """Width F of the feed-forward sublayers."""
-    activation: Literal["relu", "gelu"] = "relu"
+    activation: Literal["relu", "gelu", "silu"] = "relu"
     """Activation function of the feed-forward sublayers."""
+    attention_bias: bool = False
+    """Add learned biases to the four projections of every attention."""
+    output_bias: bool = False
+    """Add a learned bias to the logit of every target piece."""
+    norm_epsilon: PositiveFloat = 1e-6
+    """Number added to variances, and with qk_norm to mean squares, before their roots divide."""
     norm: Literal["pre", "post"] = "pre"
     """pre: layer norm before each sublayer and after the last one; post: after each residual sum, as in the paper."""
     positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"

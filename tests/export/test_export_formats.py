@@ -40,6 +40,8 @@ from tests.helpers.networks import (
 )
 
 ROTARY = {"positions": "rotary", "rotary_cross_attention": False}
+BIASED = {"activation": "silu", "attention_bias": True, "output_bias": True, "norm_epsilon": 0.01}
+MARIAN = BIASED | {"norm": "post", "norm_epsilon": 1e-5}
 SCRIPT = Path(__file__).parent / "scripts" / "translate_with_transformers.py"
 ODD_LINES = ["one two three.", "</s> two <s> three.", "Zoé  naïve 𝄞", "2 >> 1 <<", "<unk> <pad>"]
 
@@ -77,7 +79,7 @@ def ctranslate2_scores(translator, folder):
         (True, {}),
         (True, {"norm": "post", "activation": "gelu", "positions": "learned", "tied_embeddings": "decoder"}),
         (False, {"tied_embeddings": "none", "qk_norm": True, "num_heads": 1, "position_base": 100.0}),
-        (True, ROTARY | {"qk_norm": "self", "norm": "post", "position_base": 50.0}),
+        (True, ROTARY | BIASED | {"qk_norm": "self", "norm": "post", "position_base": 50.0}),
         (True, {"positions": "rotary", "qk_norm": True, "norm": "post"}),  # only in NumPy
     ],
 )
@@ -183,7 +185,9 @@ def check_logits(translator, results):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"norm": "post", "activation": "gelu"}, {"num_heads": 1, "embed_dim": 18}])
+@pytest.mark.parametrize(
+    "options", [{}, {"norm": "post", "activation": "gelu"}, {"num_heads": 1, "embed_dim": 18}, MARIAN]
+)
 def test_random_network_computes_the_same_logits(in_environment, tmp_path, options):
     translator = random_translator(num_decoder_layers=2, **options)
     transformers_model.write(Export(translator, "transformers"), tmp_path)
