@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from docs import generate_reference, renew_outputs
-from lingua_flax.__main__ import COMMANDS
+from lingua_flax.__main__ import COMMANDS, function_name
 from lingua_flax.options.config_files import read_config, read_section, to_toml
 from lingua_flax.options.schema import CleaningOptions, Config, Section
 from tests.command_server import run_here
@@ -30,7 +30,7 @@ PAGES = sorted(
     for path in {ROOT / "README.md", *DOCS.rglob("*.md")} - GENERATED
     if "_build" not in path.parts
 )
-PROGRAMS = {name: importlib.import_module(f"lingua_flax.commands.{name.replace('-', '_')}") for name in COMMANDS}
+PROGRAMS = {name: importlib.import_module(f"lingua_flax.commands.{function_name(name)}") for name in COMMANDS}
 SHELL = ("console", "bash", "")
 
 

@@ -65,6 +65,7 @@ def describe(translator: Translator) -> dict[str, Any]:
         "vocab_sizes": {"source": tokenizer.source_vocab_size, "target": tokenizer.target_vocab_size},
         "tokenizers": tokenizer_names(translator),
         "source_tags": list(tokenizer.source_tags),
+        "decoding": translator.decoding.model_dump(include={"beam_size", "length_penalty", "length_penalty_form"}),
         "special_ids": {"pad": PAD_ID, "eos": EOS_ID, "bos": BOS_ID, "unk": UNK_ID},
     }
 

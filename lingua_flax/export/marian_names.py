@@ -4,7 +4,7 @@ Their matrices are [outputs, inputs], ours [inputs, outputs]. Their sinusoids st
 while ours alternate, so all dimensions of the residual stream are reordered; nothing else depends on their order.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -75,3 +75,14 @@ def _linear(ours: str, theirs: str, stream_axis: int) -> Iterator[Correspondence
 def _norm(ours: str, theirs: str) -> Iterator[Correspondence]:
     yield Correspondence(f"{ours}.scale", f"{theirs}.weight", 0)
     yield Correspondence(f"{ours}.bias", f"{theirs}.bias", 0)
+
+
+def their_numbers(special: Mapping[str, int], size: int) -> list[int]:
+    """Returns the number that each of our pieces has in a vocabulary of transformers with these special ids.
+
+    Ours begins with padding, end, start and unknown; the others follow in the same order. What theirs starts with is a
+    piece of its own here, most often a second padding.
+    """
+    first = [special[name] for name in ("pad", "eos", "start", "unk")]
+    others = {special[name] for name in ("pad", "eos", "unk")}
+    return first + [number for number in range(size) if number not in others]

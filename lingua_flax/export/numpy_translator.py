@@ -148,14 +148,17 @@ class Network:
         )
 
 
-def beam_search(network: Network, source: list[int], beams: int, alpha: float = 0.0) -> tuple[list[int], float]:
+def beam_search(
+    network: Network, source: list[int], beams: int, alpha: float = 0.0, form: str = "wu"
+) -> tuple[list[int], float]:
     """Returns the best translation of source ids: its ids, without the end token, and its score.
 
-    A single beam is greedy search; `alpha` is the exponent of the length penalty of Wu et al. (2016).
+    A single beam is greedy search; `alpha` is the exponent of the length penalty, that of Wu et al. (2016) or, with the
+    form "length", of the length itself.
     """
 
     def penalty(length: int) -> float:
-        return ((5 + length) / 6) ** alpha
+        return length**alpha if form == "length" else ((5 + length) / 6) ** alpha
 
     ids = network.config["special_ids"]
     limit = min(2 * len(source) + 10, network.model["max_length"])
@@ -180,6 +183,13 @@ def beam_search(network: Network, source: list[int], beams: int, alpha: float = 
     return finished[0]
 
 
+def encode(source: SentencePieceProcessor, line: str) -> list[int]:
+    """Returns the ids of a line; what the source side does not know may be a piece of the target side, unused here."""
+    ids, pieces = source.encode(line), source.encode(line, out_type=str)
+    others = map(source.piece_to_id, pieces)
+    return [other if source.is_unused(other) else own for own, other in zip(ids, others, strict=True)]
+
+
 def check_files(folder: Path) -> None:
     """Ends the program if a file is missing or not as it was exported: of a flipped bit, nonsense could come."""
     for name, digest in json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["files"].items():
@@ -191,14 +201,15 @@ def check_files(folder: Path) -> None:
 def main() -> None:
     """Translates standard input line by line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--beam-size", type=int, default=5)
-    parser.add_argument("--length-penalty", type=float, default=0.6)
-    options = parser.parse_args()
-    if options.beam_size < 1:
-        parser.error("--beam-size must be at least 1")
     folder = Path(__file__).parent
     check_files(folder)
     network = Network(folder)
+    decoding = network.config["decoding"]
+    parser.add_argument("--beam-size", type=int, default=decoding["beam_size"])
+    parser.add_argument("--length-penalty", type=float, default=decoding["length_penalty"])
+    options = parser.parse_args()
+    if options.beam_size < 1:
+        parser.error("--beam-size must be at least 1")
     names = network.config["tokenizers"]
     source, target = (SentencePieceProcessor(model_file=str(folder / names[side])) for side in ("source", "target"))
     for number, line in enumerate(sys.stdin, 1):
@@ -206,11 +217,12 @@ def main() -> None:
         if not any(map(str.isalpha, text)):  # there is nothing to translate
             print(text, flush=True)
             continue
-        pieces = source.encode(text)
+        pieces = encode(source, text)
         ids = [*network.config["source_tags"], *pieces, network.config["special_ids"]["eos"]]
         if len(ids) > network.model["max_length"]:
             sys.exit(f"error: line {number} has {len(ids)} tokens; the network takes {network.model['max_length']}")
-        tokens = beam_search(network, ids, options.beam_size, options.length_penalty)[0] if pieces else []
+        how = (options.beam_size, options.length_penalty, decoding["length_penalty_form"])
+        tokens = beam_search(network, ids, *how)[0] if pieces else []
         print(target.decode(tokens).translate(LINE_BREAKS), flush=True)
 
 

@@ -59,7 +59,12 @@ def write(export: Export, folder: Path) -> str:
             "dtype": "float32",
         },
     )
-    write_json(folder / "generation_config.json", {**special, "num_beams": 5, "max_length": config.max_length})
+    how = translator.decoding  # Wu's penalty is not that of transformers
+    penalty = {"length_penalty": how.length_penalty} if how.length_penalty_form == "length" else {}
+    write_json(
+        folder / "generation_config.json",
+        {**special, "num_beams": how.beam_size, "max_length": config.max_length, **penalty},
+    )
     tag = f">>{translator.languages[1]}<<" if tokenizer.source_tags else ""  # as MarianTokenizer takes it before a text
     _write_tokenizer(translator, folder, tag)
     return filled("transformers", tag=f"{tag} ".lstrip(), longest=config.max_length - 1)

@@ -18,6 +18,7 @@ from lingua_flax.options.messages import all_fields, validation_message
 from lingua_flax.options.schema import CHANGEABLE, Config, Section, SectionType
 
 CONFIG_NAME = "config.toml"
+ORIGIN_NAME = "origin.json"  # where an imported network comes from, and its licence
 HELD_OUT_NAME = "held_out.json"  # the hashes of the pairs that a run has held out
 
 
