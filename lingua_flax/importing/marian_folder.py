@@ -20,7 +20,6 @@ from lingua_flax.importing.transformers_files import read_json, read_license, re
 from lingua_flax.model.parameters import params_by_name, replace_params
 from lingua_flax.model.positions import sinusoidal_positions
 from lingua_flax.model.transformer import structure
-from lingua_flax.options.config_files import ORIGIN_NAME
 from lingua_flax.options.schema import Config, DataConfig, ModelConfig, TokenizerConfig
 from lingua_flax.options.special_ids import BOS_ID, PAD_ID
 from lingua_flax.runs.new_workdir import run_files
@@ -77,9 +76,10 @@ def read_folder(folder: Path, wishes: Wishes) -> Imported:
     with weights.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     origin = {"name": wishes.name, "license": wishes.license or read_license(folder), "sha256": digest, "ids": special}
-    described = {ORIGIN_NAME: (json.dumps(origin, indent=1) + "\n").encode()}
+    described = (json.dumps(origin, indent=1) + "\n").encode()
     params = _params(weights, marian, numbers, wishes.placeholders)
-    return Imported(config, described | run_files(config, tokenizers, KnownWords(b"")), tokenizers, params)
+    files = run_files(config, tokenizers, KnownWords(b""), origin=described)
+    return Imported(config, files, tokenizers, params)
 
 
 def _pieces(folder: Path, vocab_size: int) -> list[str]:
