@@ -77,12 +77,12 @@ def _norm(ours: str, theirs: str) -> Iterator[Correspondence]:
     yield Correspondence(f"{ours}.bias", f"{theirs}.bias", 0)
 
 
-def their_numbers(special: Mapping[str, int], size: int) -> list[int]:
-    """Returns the number that each of our pieces has in a vocabulary of transformers with these special ids.
+def their_numbers(ids: Mapping[str, int]) -> list[int]:
+    """Returns the number that each of our pieces has in a vocabulary of transformers, given its size and special ids.
 
     Ours begins with padding, end, start and unknown; the others follow in the same order. What theirs starts with is a
     piece of its own here, most often a second padding.
     """
-    first = [special[name] for name in ("pad", "eos", "start", "unk")]
-    others = {special[name] for name in ("pad", "eos", "unk")}
-    return first + [number for number in range(size) if number not in others]
+    first = [ids[name] for name in ("pad", "eos", "start", "unk")]
+    others = {ids[name] for name in ("pad", "eos", "unk")}
+    return first + [number for number in range(ids["size"]) if number not in others]

@@ -59,8 +59,8 @@ def read_folder(folder: Path, wishes: Wishes) -> Imported:
     pieces = _pieces(folder, marian.vocab_size)
     if "<unk>" not in pieces:
         raise UserError(f"{folder / 'vocab.json'}: it has no <unk>")
-    special = marian.special | {"unk": pieces.index("<unk>")}
-    numbers = their_numbers(special, len(pieces))
+    ids = marian.special | {"unk": pieces.index("<unk>"), "size": len(pieces)}
+    numbers = their_numbers(ids)
     tags = {piece: language_tag(match[1]) for piece in pieces if (match := LANGUAGE.fullmatch(piece))}
     names = [*(pieces[number] for number in numbers[len(SPECIAL) :]), *PLACEHOLDERS[: wishes.placeholders]]
     files = [folder / "source.spm", folder / "target.spm"]
@@ -75,7 +75,7 @@ def read_folder(folder: Path, wishes: Wishes) -> Imported:
     )
     with weights.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    origin = {"name": wishes.name, "license": wishes.license or read_license(folder), "sha256": digest, "ids": special}
+    origin = {"name": wishes.name, "license": wishes.license or read_license(folder), "sha256": digest, "ids": ids}
     described = (json.dumps(origin, indent=1) + "\n").encode()
     params = _params(weights, marian, numbers, wishes.placeholders)
     files = run_files(config, tokenizers, KnownWords(b""), origin=described)

@@ -1,7 +1,6 @@
 """Comparison of an imported network with transformers: token ids, and logits of the same tokens."""
 
 import functools
-import json
 import logging
 import random
 from importlib.util import find_spec
@@ -18,7 +17,7 @@ from lingua_flax.data.text_files import read_lines
 from lingua_flax.export.marian_names import their_numbers
 from lingua_flax.host.errors import RunError
 from lingua_flax.importing.marian_folder import BANNED
-from lingua_flax.options.config_files import ORIGIN_NAME
+from lingua_flax.options.config_files import read_origin
 from lingua_flax.options.schema import ComputeConfig
 from lingua_flax.options.special_ids import BOS_ID
 from lingua_flax.translation.translator import Translator
@@ -46,8 +45,7 @@ def verify(folder: Path, workdir: Path, file: Path | None) -> None:
     own = translator.tokenizer
     lines = list(islice(read_lines(file), MAX_LINES)) if file else _lines_of_random_pieces(own.source)
     prefix = f">>{translator.languages[1]}<< " if own.source_tags else ""
-    special = json.loads((workdir / ORIGIN_NAME).read_text(encoding="utf-8"))["ids"]
-    theirs = their_numbers(special, len(tokenizer))
+    theirs = their_numbers(read_origin(workdir)["ids"])
     read = {line: ids for line, ids in zip(lines, own.encode_source(lines), strict=True) if 1 < len(ids) <= MAX_TOKENS}
     if not read:
         raise RunError(f"{file}: it has no lines of at most {MAX_TOKENS} tokens")

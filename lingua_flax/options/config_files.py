@@ -72,6 +72,15 @@ def read_workdir_config(workdir: Path) -> Config:
     return with_held_out(config, workdir.absolute() / HELD_OUT_NAME) if config.data.held_out else config
 
 
+def read_origin(workdir: Path) -> dict[str, Any]:
+    """Returns where an imported network, or one that began with it, comes from; {} for others."""
+    path = workdir / ORIGIN_NAME
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({type(error).__name__}); copy the workdir again") from error
+
+
 def with_held_out(config: Config, file: Path | None) -> Config:
     """Returns the config with this file as data.held_out, or none if it does not exist: nothing was held out then."""
     data = config.data.model_copy(update={"held_out": file if file and file.exists() else None})

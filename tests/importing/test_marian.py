@@ -14,10 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from lingua_flax.commands.export import export
 from lingua_flax.commands.import_ import import_
-from lingua_flax.export.marian_names import their_numbers
+from lingua_flax.export.marian_names import BIAS_OF_LOGITS, their_numbers
 from lingua_flax.host.errors import UserError
+from lingua_flax.importing.marian_folder import POSITIONS
 from lingua_flax.options.config_files import ORIGIN_NAME, read_workdir_config
 from lingua_flax.options.special_ids import BOS_ID
 from lingua_flax.translation.translator import Translator
@@ -49,7 +52,7 @@ def imported(folder: Path, workdir: Path, *options) -> Translator:
 def check(translator: Translator, folder: Path, results: list[dict], tolerance: float = 1e-4) -> None:
     """Compares ids, logits and translations; another one is right only if its score is higher."""
     origin = json.loads((folder / ORIGIN_NAME).read_text(encoding="utf-8"))
-    theirs = their_numbers(origin["ids"], translator.tokenizer.target_vocab_size - 1)
+    theirs = their_numbers(origin["ids"])
     ours = {number: own for own, number in reversed(list(enumerate(theirs)))}
     sources, targets = translator.tokenizer.encode_source(LINES), translator.tokenizer.encode_target(TARGETS)
     compared = 0
@@ -101,6 +104,35 @@ def test_placeholders_begin_as_the_mean_and_change_nothing_else(folder, tmp_path
         np.testing.assert_array_equal(new[: len(old)], old)
         np.testing.assert_allclose(new[len(old) :], [np.mean(old[4:], axis=0)] * 3, rtol=1e-5)
     assert plain.tokenizer.encode_source(LINES) == more.tokenizer.encode_source(LINES)
+
+
+def test_export_gives_the_folder_back(folder, tmp_path):
+    imported(folder, tmp_path / "w", "--placeholders", 2)
+    export(["--workdir", str(tmp_path / "w"), "--format", "transformers", "--output", str(tmp_path / "out")])
+    old, new = (load_file(each / "model.safetensors") for each in (folder, tmp_path / "out"))
+    assert {name for name in new if name not in old} == set(POSITIONS)
+    for name, array in old.items():
+        kept = new[name][:, : array.shape[1]] if name == BIAS_OF_LOGITS else new[name][: len(array)]
+        np.testing.assert_array_equal(np.where(kept > -1000, kept, array), array)  # what is lower is never predicted
+    vocabularies = [json.loads((each / "vocab.json").read_text("utf-8")) for each in (folder, tmp_path / "out")]
+    assert list(vocabularies[1].items())[:-2] == list(vocabularies[0].items())
+    configs = [json.loads((each / "config.json").read_text("utf-8")) for each in (folder, tmp_path / "out")]
+    others = ("decoder_vocab_size", "vocab_size", "max_position_embeddings", "forced_eos_token_id")
+    for name in configs[0].keys() & configs[1].keys() - set(others):
+        assert configs[0][name] == configs[1][name], name
+    readme = (tmp_path / "out" / "README.md").read_text("utf-8")
+    assert 'license: "cc-by-4.0"' in readme
+    assert "| began as | opus-mt-en-de_fr, licence: cc-by-4.0 |" in readme
+
+
+@pytest.mark.parametrize("name", ["safetensors", "ctranslate2", "html", "workdir"])
+def test_exports_translate_as_the_workdir(folder, tmp_path, name, capfd):
+    """The command compares them itself, and fails if they differ."""
+    imported(folder, tmp_path / "w")
+    (tmp_path / "lines").write_text("\n".join(LINES), encoding="utf-8")
+    where = ["--workdir", tmp_path / "w", "--output", tmp_path / "out", "--verify", tmp_path / "lines"]
+    export([str(each) for each in ["--format", name, "--quantization", "float32", *where]])
+    assert " 8 " in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
