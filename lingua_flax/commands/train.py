@@ -142,6 +142,6 @@ def why_not_trainable(workdir: Path) -> str | None:
     files = Workdir(workdir)
     if holds_only_a_network(files.checkpoints):
         begin = f"Begin with it in another --workdir: --init-from {workdir}"
-        return f"{workdir}: finished: it holds the network alone. {begin}"
+        return f"{workdir}: finished: it holds the network alone, with nothing to resume. {begin}"
     files.check_creatable()
     return None

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import ctranslate2
@@ -156,18 +155,14 @@ def test_ctranslate2_runs_on_with_its_defaults(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def in_environment(tmp_path_factory):
-    """Runs Python with transformers, torch and sentencepiece, installed unless LINGUA_TRANSFORMERS names a Python."""
-    python = os.environ.get("LINGUA_TRANSFORMERS")
-    if not python:
-        environment = tmp_path_factory.mktemp("environment")
-        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-        python = environment / "bin" / "python"
-        subprocess.run([python, "-m", "pip", "install", "-q", "transformers", "torch", "sentencepiece"], check=True)
+def in_environment(python_with_transformers):
+    """Runs a program there."""
 
     def run_in(folder, *command, text=""):
         options = {"cwd": folder, "input": text, "env": os.environ | {"HF_HUB_OFFLINE": "1"}}
-        done = subprocess.run([python, *command], capture_output=True, text=True, check=False, **options)
+        done = subprocess.run(
+            [python_with_transformers, *command], capture_output=True, text=True, check=False, **options
+        )
         assert done.returncode == 0, done.stderr
         assert "MISSING" not in done.stderr + done.stdout
         return done.stdout

@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from sentencepiece import sentencepiece_model_pb2 as proto
 
-WIDTH, LAYERS, FEED_FORWARD = 16, {"encoder": 2, "decoder": 1}, 24
+LAYERS, FEED_FORWARD = {"encoder": 2, "decoder": 1}, 24
 SOURCE = [*"▁abcdefghij", "▁the", "▁a", "ab", "▁bad", "face", "<x>"]  # the last one no text has by itself
 TARGET = [*"▁fghijklmnü", "▁in", "ün", "ling", "▁a", "ß"]
 LINES = [
@@ -38,7 +38,7 @@ def spm(pieces: list[str]) -> bytes:
     return model.SerializeToString()
 
 
-def tensors(vocab_size: int, draw: np.random.Generator) -> dict[str, np.ndarray]:
+def tensors(vocab_size: int, width: int, end: float, draw: np.random.Generator) -> dict[str, np.ndarray]:
     """Returns random numbers for everything, biases and norms included; padding is zero."""
 
     def linear(name: str, outputs: int, inputs: int) -> dict[str, np.ndarray]:
@@ -46,24 +46,26 @@ def tensors(vocab_size: int, draw: np.random.Generator) -> dict[str, np.ndarray]
         return {f"{name}.weight": kernel, f"{name}.bias": bias}
 
     def norm(name: str) -> dict[str, np.ndarray]:
-        return {f"{name}.weight": draw.normal(1, 0.2, WIDTH), f"{name}.bias": draw.normal(0, 0.2, WIDTH)}
+        return {f"{name}.weight": draw.normal(1, 0.2, width), f"{name}.bias": draw.normal(0, 0.2, width)}
 
-    embedding, bias = draw.normal(0, 0.5, (vocab_size, WIDTH)), draw.normal(0, 0.5, (1, vocab_size))
+    embedding, bias = draw.normal(0, 0.5, (vocab_size, width)), draw.normal(0, 0.5, (1, vocab_size))
     embedding[-1] = bias[0, -1] = 0.0
-    bias[0, 0] = 1.0  # so that translations end
+    bias[0, 0] = end  # so that translations do
     found = {"model.shared.weight": embedding, "final_logits_bias": bias}
     for stack, layers in LAYERS.items():
         for layer in (f"model.{stack}.layers.{number}" for number in range(layers)):
             for attention in ("self_attn", "encoder_attn")[: 1 + (stack == "decoder")]:
                 for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-                    found |= linear(f"{layer}.{attention}.{part}", WIDTH, WIDTH)
+                    found |= linear(f"{layer}.{attention}.{part}", width, width)
                 found |= norm(f"{layer}.{attention}_layer_norm")
-            found |= linear(f"{layer}.fc1", FEED_FORWARD, WIDTH) | linear(f"{layer}.fc2", WIDTH, FEED_FORWARD)
+            found |= linear(f"{layer}.fc1", FEED_FORWARD, width) | linear(f"{layer}.fc2", width, FEED_FORWARD)
             found |= norm(f"{layer}.final_layer_norm")
     return {name: np.float32(array) for name, array in found.items()}
 
 
-def write_folder(folder: Path, *, seed: int = 0, tags: tuple[str, ...] = (), **changes: Any) -> Path:
+def write_folder(
+    folder: Path, *, seed: int = 0, width: int = 16, end: float = 1.0, tags: tuple[str, ...] = (), **changes: Any
+) -> Path:
     """Writes a folder, with some fields of its config.json changed, and returns it."""
     folder.mkdir(parents=True)
     (folder / "source.spm").write_bytes(spm(SOURCE))
@@ -75,7 +77,7 @@ def write_folder(folder: Path, *, seed: int = 0, tags: tuple[str, ...] = (), **c
         "architectures": ["MarianMTModel"],
         "vocab_size": len(names),
         "decoder_vocab_size": len(names),
-        "d_model": WIDTH,
+        "d_model": width,
         **{f"{stack}_layers": layers for stack, layers in LAYERS.items()},
         **{f"{stack}_attention_heads": 2 for stack in LAYERS},
         **{f"{stack}_ffn_dim": FEED_FORWARD for stack in LAYERS},
@@ -94,7 +96,11 @@ def write_folder(folder: Path, *, seed: int = 0, tags: tuple[str, ...] = (), **c
     files["tokenizer_config"] = {"source_lang": "eng", "target_lang": "deu", "tokenizer_class": "MarianTokenizer"}
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-    save_file(tensors(len(names), np.random.default_rng(seed)), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        tensors(len(names), width, end, np.random.default_rng(seed)),
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     (folder / "README.md").write_text(
         "---\ntags:\n- translation\nlicense: cc-by-4.0\n---\n\n### opus\n", encoding="utf-8"
     )
