@@ -42,7 +42,7 @@ def tensors(vocab_size: int, width: int, end: float, draw: np.random.Generator) 
     """Returns random numbers for everything, biases and norms included; padding is zero."""
 
     def linear(name: str, outputs: int, inputs: int) -> dict[str, np.ndarray]:
-        kernel, bias = draw.normal(0, 0.8, (outputs, inputs)), draw.normal(0, 0.2, outputs)
+        kernel, bias = draw.normal(0, 3.2 / width**0.5, (outputs, inputs)), draw.normal(0, 0.2, outputs)
         return {f"{name}.weight": kernel, f"{name}.bias": bias}
 
     def norm(name: str) -> dict[str, np.ndarray]:

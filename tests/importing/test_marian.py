@@ -64,7 +64,7 @@ def check(translator: Translator, folder: Path, results: list[dict], tolerance: 
         np.testing.assert_allclose(np.delete(logits, [0, 2]), np.delete(expected, [0, 2]), atol=tolerance)
         for beams, found in texts.items():
             wanted, best = result["beams"][str(beams)], found[number].hypotheses[0]
-            if len(wanted["tokens"]) == min(2 * len(source) + 10, translator.max_length):
+            if beams > 1 and len(wanted["tokens"]) == min(2 * len(source) + 10, translator.max_length):
                 continue  # transformers scores an end token that it enforces as certain
             compared += 1
             if list(best.tokens) != [ours[i] for i in wanted["tokens"]]:
@@ -72,7 +72,7 @@ def check(translator: Translator, folder: Path, results: list[dict], tolerance: 
                 assert best.score > wanted["score"] + 1e-5
             else:
                 assert found[number].text == wanted["text"].strip()
-    assert compared >= len(results) / 2
+    assert compared > len(results)  # of the beam searches, too
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +223,7 @@ def test_folders_that_transformers_writes(python_with_transformers, tmp_path, wi
     changes = {"d_model": width, "activation_function": activation}
     changes |= {f"{stack}_attention_heads": heads for stack in ("encoder", "decoder")}
     folder, saved = (
-        write_folder(tmp_path / "made", seed=heads, width=width, end=2.0, tags=TAGS, **changes),
+        write_folder(tmp_path / "made", seed=heads, width=width, end=4.0, tags=TAGS, **changes),
         tmp_path / "saved",
     )
     asked = ASKED | {"folder": str(folder), "save": str(saved), "dtype": dtype, "pickled": pickled}
