@@ -26,12 +26,12 @@ def found_folder(folder: Path) -> tuple[Path, str]:
         hub = f"to download it from the Hugging Face hub, {install_command('hub')}"
         raise UserError(f"{folder}: there is no such folder; {hub}")
     import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         listed = huggingface_hub.list_repo_files(name)
         weights = next(([each] for each in WEIGHTS if each in listed), [])
         path = huggingface_hub.snapshot_download(name, allow_patterns=[*FILES, *weights])
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise UserError(f"{name}: not downloaded from the Hugging Face hub: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # of many types, of the connection as well
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"{name}: not downloaded from the Hugging Face hub: {reason}") from error
     return Path(path), name

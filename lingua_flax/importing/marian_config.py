@@ -6,9 +6,18 @@ from typing import Any, NamedTuple
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.importing.transformers_files import read_json
+from lingua_flax.options.messages import validated
 from lingua_flax.options.schema import DecodingOptions, ModelConfig
 
 ACTIVATIONS = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu_new": "gelu"}
+SIZES = {
+    "num_encoder_layers": "encoder_layers",
+    "num_decoder_layers": "decoder_layers",
+    "embed_dim": "d_model",
+    "num_heads": "encoder_attention_heads",
+    "mlp_dim": "encoder_ffn_dim",
+    "max_length": "max_position_embeddings",
+}
 NORM_EPSILON = 1e-5  # of PyTorch, which transformers does not change
 # Fields with the only value that can be computed here; with None, also what a folder without the field means.
 REQUIRED: Mapping[str, tuple[Any, ...]] = {
@@ -73,25 +82,17 @@ def read_marian_config(folder: Path, position_base: float | None) -> MarianConfi
     }
     _check(file, search, "forced_eos_token_id", (special["eos"], None))
     return MarianConfig(
-        model=ModelConfig(
-            num_encoder_layers=_number(path, config, "encoder_layers"),
-            num_decoder_layers=_number(path, config, "decoder_layers"),
-            embed_dim=_number(path, config, "d_model"),
-            num_heads=_number(path, config, "encoder_attention_heads"),
-            mlp_dim=_number(path, config, "encoder_ffn_dim"),
-            activation=ACTIVATIONS[config["activation_function"]],
-            attention_bias=True,
-            output_bias=True,
-            norm="post",
-            norm_epsilon=NORM_EPSILON,
-            max_length=_number(path, config, "max_position_embeddings"),
-            dropout_rate=config.get("dropout", 0.1),
-            **({"position_base": position_base} if position_base else {}),
+        model=validated(
+            ModelConfig,
+            {name: _number(path, config, field) for name, field in SIZES.items()}
+            | {"activation": ACTIVATIONS[config["activation_function"]], "dropout_rate": config.get("dropout", 0.1)}
+            | {"attention_bias": True, "output_bias": True, "norm": "post", "norm_epsilon": NORM_EPSILON}
+            | ({"position_base": position_base} if position_base else {}),
         ),
-        decoding=DecodingOptions(
-            beam_size=search.get("num_beams") or 1,
-            length_penalty=1.0 if search.get("length_penalty") is None else search["length_penalty"],
-            length_penalty_form="length",
+        decoding=validated(
+            DecodingOptions,
+            {"beam_size": search.get("num_beams") or 1, "length_penalty_form": "length"}
+            | {"length_penalty": 1.0 if search.get("length_penalty") is None else search["length_penalty"]},
         ),
         vocab_size=_number(path, config, "vocab_size"),
         special=special,

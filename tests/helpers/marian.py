@@ -60,7 +60,7 @@ def tensors(vocab_size: int, width: int, end: float, draw: np.random.Generator) 
                 found |= norm(f"{layer}.{attention}_layer_norm")
             found |= linear(f"{layer}.fc1", FEED_FORWARD, width) | linear(f"{layer}.fc2", width, FEED_FORWARD)
             found |= norm(f"{layer}.final_layer_norm")
-    return {name: np.float32(array) for name, array in found.items()}
+    return {name: array.astype(np.float32) for name, array in found.items()}
 
 
 def write_folder(
