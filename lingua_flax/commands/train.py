@@ -81,15 +81,16 @@ def with_origin(config: Config, saved: Config | None, given: Given) -> Config:
     """Returns a config with what it takes from the run in training.init_from, if there is one.
 
     `saved` is the config of the workdir, which has it already, and `given` the options of the command line. Raises
-    UserError if that run is none, or has another network than the config says.
+    UserError if that run has another network than the config says; that there is none is said when it is needed.
     """
-    origin = given.get("training.init_from") or config.training.init_from
-    if not origin or origin == "None":
+    named = given.get("training.init_from") or config.training.init_from
+    origin = Path(named).expanduser() if named and named != "None" else None
+    if not origin or not (saved or (origin / CONFIG_NAME).exists()):
         return config
+    other = saved or read_workdir_config(origin)
     if not saved:
-        other = read_workdir_config(Path(origin).expanduser())
         check_same_network(config, other, given, f"in {origin}")
-    return inheriting(config, saved or other, given)
+    return inheriting(config, other, given)
 
 
 def config_in_workdir(config: Config, saved: Config | None, workdir: Path | None) -> Config:

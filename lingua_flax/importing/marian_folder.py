@@ -63,10 +63,9 @@ def read_folder(folder: Path, wishes: Wishes) -> Imported:
     numbers = their_numbers(ids)
     tags = {piece: language_tag(match[1]) for piece in pieces if (match := LANGUAGE.fullmatch(piece))}
     names = [*(pieces[number] for number in numbers[len(SPECIAL) :]), *PLACEHOLDERS[: wishes.placeholders]]
-    files = [folder / "source.spm", folder / "target.spm"]
-    tokenizers = [
-        renumbered(model, names, tags, str(file)) for file, model in zip(files, read_models(files), strict=True)
-    ]
+    paths = [folder / "source.spm", folder / "target.spm"]
+    models = zip(paths, read_models(paths), strict=True)
+    tokenizers = [renumbered(model, names, tags, str(path)) for path, model in models]
     config = Config(
         data=_data(folder, wishes, [tag[2:-1] for tag in tags.values()], marian.model.max_length),
         tokenizer=TokenizerConfig(**tokenizer_options(parse_tokenizers(tokenizers))),
@@ -96,7 +95,8 @@ def _data(folder: Path, wishes: Wishes, tagged: Sequence[str], max_length: int) 
     settings = read_json(folder / "tokenizer_config.json", required=False)
     if settings.get("separate_vocabs"):
         raise UserError(f"{folder / 'tokenizer_config.json'}: separate_vocabs is true, but here both sides share ids")
-    source, target = wishes.source_language or settings.get("source_lang"), wishes.target_language
+    source: Any = wishes.source_language or settings.get("source_lang")
+    target: Any = wishes.target_language
     if tagged and target not in (None, *tagged):
         raise UserError(f"--target-language {target}: the network has {', '.join(tagged)}")
     stated = settings.get("target_lang")
@@ -105,9 +105,8 @@ def _data(folder: Path, wishes: Wishes, tagged: Sequence[str], max_length: int) 
         if not value:
             raise UserError(f"--{option}-language is required: {folder} does not say which it is")
     row_length = min(DataConfig().row_length, max_length)
-    return DataConfig(
-        name="text", source_language=source, target_language=target, tag_target=bool(tagged), row_length=row_length
-    )
+    languages = {"source_language": source, "target_language": target}
+    return DataConfig(name="text", tag_target=bool(tagged), row_length=row_length, **languages)
 
 
 def _params(weights: Path, marian: MarianConfig, numbers: Sequence[int], placeholders: int) -> Any:

@@ -56,7 +56,7 @@ def prepare(config: Config, workdir: Path) -> Preparation:
         inherited = matching_params(origin, config, data.tokenizer) if origin else {}
         sources = (source for training in data.corpora for source, _ in training.pairs)
         known = KnownWords.load(origin) if origin else None
-        words = known if known and not known.tsv else known_words(sources, known and known.counts)
+        words = known if known and not known.tsv else known_words(sources, known.counts if known else None)
         where = origin and origin / ORIGIN_NAME
         described = where.read_bytes() if where and where.exists() else None
     elif origin:

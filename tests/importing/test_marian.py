@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ ASKED = {"lines": LINES, "targets": TARGETS, "tag": ">>fra<< ", "searches": SEAR
 
 def ask(asked: dict, python: str | Path = sys.executable) -> list[dict]:
     """Returns what transformers computes."""
-    options = {"input": json.dumps(asked), "capture_output": True, "text": True, "check": False}
+    options: dict[str, Any] = {"input": json.dumps(asked), "capture_output": True, "text": True, "check": False}
     done = subprocess.run([python, SCRIPT], env=os.environ | {"HF_HUB_OFFLINE": "1"}, **options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import shutil
+from typing import Any
 
 import jax
 import numpy as np
@@ -112,7 +113,8 @@ def test_options_of_a_tokenizer_that_is_not_trained_are_reported(trained, toy, t
         prepared(toy, tmp_path / "lower", *given, "--tokenizer.lowercase", "True")
 
 
-OTHER = {"num_encoder_layers": 2, "num_decoder_layers": 1, "embed_dim": 24, "num_heads": 3, "mlp_dim": 20}
+OTHER: dict[str, Any] = {"num_encoder_layers": 2, "num_decoder_layers": 1}
+OTHER |= {"embed_dim": 24, "num_heads": 3, "mlp_dim": 20}
 OTHER |= {"activation": "silu", "attention_bias": True, "output_bias": True, "norm_epsilon": 0.1, "norm": "post"}
 OTHER |= {"positions": "rotary", "rotary_cross_attention": False, "position_base": 50.0, "qk_norm": "self"}
 OTHER |= {"max_length": 64, "tied_embeddings": "none", "dropout_rate": 0.0, "attention": "plain"}
@@ -122,7 +124,7 @@ FINE_TUNE = "[data]\nrow_length = 32\n[training]\ntokens_per_batch = 64\n"
 def write_network_of(workdir, model: ModelConfig) -> Translator:
     """Makes a workdir of a random network with a lower-case tokenizer, and returns it."""
     translator = random_translator(**dict(model))
-    options = {"vocab_size": 50, "lowercase": True}
+    options: dict[str, Any] = {"vocab_size": 50, "lowercase": True}
     config = Config(data=DataConfig(row_length=32), model=model, tokenizer=TokenizerConfig(**options))
     tokenizer = small_tokenizer(**options)
     models = [tokenizer.source.serialized_model_proto()]
