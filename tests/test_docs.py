@@ -67,7 +67,8 @@ def in_workdir(command: list[str]) -> list[str]:
     """Returns the command with "workdir" as the workdir, and for compare, copies of it as all of them."""
     if command[0] == "compare":
         return [re.sub("^checkpoints/", "copies/", word) for word in command]
-    at = command.index("--workdir") + 1 if "--workdir" in command else len(command)
+    has_one = "--workdir" in command and command[0] != "import"  # which makes it
+    at = command.index("--workdir") + 1 if has_one else len(command)
     return ["workdir" if index == at else word for index, word in enumerate(command)]
 
 

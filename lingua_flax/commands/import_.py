@@ -10,9 +10,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from lingua_flax.host.errors import UserError
-from lingua_flax.host.files import check_writable, new_folder
+from lingua_flax.host.files import new_folder
 from lingua_flax.options.command_line import ANY_VALUE, Command, Given, Positional, required_workdir
 from lingua_flax.options.schema import MAX_PLACEHOLDERS, PositiveFloat
+from lingua_flax.runs.workdir import Workdir
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class ImportCommand(Command):
             raise UserError("import takes one folder, or one name on the hub")
         if self.workdir.exists() or self.workdir.is_symlink():
             raise UserError(f"--workdir {self.workdir} exists already; delete it or choose another name")
-        check_writable(self.workdir)
+        Workdir(self.workdir).check_creatable()
 
 
 def import_(argv: Sequence[str]) -> None:
@@ -66,6 +67,7 @@ def import_(argv: Sequence[str]) -> None:
     folder, name = found_folder(options.folder[0])
     chosen = options.model_dump(include={*Wishes._fields} - {"name"})
     imported = read_folder(folder, Wishes(name, **chosen))
+    options.workdir.absolute().parent.mkdir(parents=True, exist_ok=True)
     with new_folder(options.workdir) as new:
         write_network(new, imported.files, imported.params, new_metadata(imported.config, imported.tokenizers))
         if options.verify is not None:
