@@ -107,7 +107,7 @@ def _stored(params: Any, *, quantized: bool) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _tokenizer(processor: SentencePieceProcessor, *, shares_ids: bool) -> tuple[dict[str, Any], bytes]:
+def _tokenizer(processor: SentencePieceProcessor, *, shares_ids: bool = False) -> tuple[dict[str, Any], bytes]:
     """Returns what tokenizer.js needs of a SentencePiece model, and its normalization rules."""
     model = read_model(processor)
     trainer, rules = model.trainer_spec, model.normalizer_spec
