@@ -43,7 +43,7 @@ def compiled(config: Config, topology: str, beams: int) -> tuple[int, int, int]:
     tokens, number = np.zeros((BATCH_SIZE, length), np.int32), np.zeros(BATCH_SIZE, np.int32)
     request = decoding.DecodingRequest(tokens, tokens, number, number, number, tokens[:, :0], tokens[:, :2])
     room = decoding.length_limit(length, 0, DecodingOptions(), length)
-    how = decoding.Decoding(decoding.Program(beams, room), None, on_device(np.float32(0.6)))
+    how = decoding.Decoding(decoding.Program(beams, room), None, on_device(np.float32(0.6)), on_device(np.float32(5)))
     limits = on_device([np.int32(1), np.int32(0)])
     state = jax.eval_shape(decoding.start, networks, on_device(request), how, *limits).progress
     active = on_device(np.ones(BATCH_SIZE, bool))

@@ -49,12 +49,15 @@ class Tokenizer:
       source_tags: the ids of pieces such as <2fr> that are put before each source. They are control pieces: no text is
         encoded as one, and "<2fr>" in the text is five ordinary characters.
       placeholders: the characters that stand for what translations contain as it is, and for terms of the glossary.
+      shares_ids: whether there are two models that number the same pieces alike. What one of them does not know gets
+        the id of the piece that the other one may have for it.
     """
 
     source: sentencepiece.SentencePieceProcessor
     target: sentencepiece.SentencePieceProcessor
     source_tags: tuple[int, ...] = ()
     placeholders: str = ""
+    shares_ids: bool = False
     glossary: Glossary | None = None
     words: KnownWords | None = None  # of the training text; without them, none is looked up
 
@@ -112,7 +115,7 @@ class Tokenizer:
 
     def encode_target(self, lines: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each line, ended by EOS_ID; without placeholders, which only `encode_pairs` knows of."""
-        return [add_special_ids(ids) for ids in _encode(self.target, lines)]
+        return [add_special_ids(ids) for ids in self._encode(self.target, lines)]
 
     def encode_pairs(self, pairs: Iterable[Sequence[str]]) -> tuple[list[list[int]], list[list[int]]]:
         """Returns the ids of the sources and of the targets of pairs, with placeholders for what both sides contain."""
@@ -120,7 +123,17 @@ class Tokenizer:
         return self._encode_source([pair[0] for pair in protected]), self.encode_target([pair[1] for pair in protected])
 
     def _encode_source(self, lines: Sequence[str]) -> list[list[int]]:
-        return [add_special_ids(ids, self.source_tags) for ids in _encode(self.source, lines)]
+        return [add_special_ids(ids, self.source_tags) for ids in self._encode(self.source, lines)]
+
+    def _encode(self, side: sentencepiece.SentencePieceProcessor, lines: Sequence[str]) -> list[list[int]]:
+        encoded = _encode(side, lines)
+        for number, (line, ids) in enumerate(zip(lines, encoded, strict=True)):
+            if self.shares_ids and UNK_ID in ids:
+                others = [side.piece_to_id(piece) for piece in side.encode(line, out_type=str)]
+                encoded[number] = [
+                    i if i != UNK_ID or not side.is_unused(o) else o for i, o in zip(ids, others, strict=True)
+                ]
+        return encoded
 
     def decode_target(self, sentences: Sequence[Sequence[int]]) -> list[str]:
         """Returns the plain text of each list of ids, always a single line."""
@@ -224,7 +237,9 @@ def parse_tokenizers(models: Sequence[bytes], names: Sequence[str] = ("tokenizer
             raise UserError(f"{name}: its ids of pad, eos, bos and unk are {ids}, but must be {wanted}; {remedy}")
         processors.append(processor)
     shared = (piece for piece in PLACEHOLDERS if all(side.piece_to_id(piece) != UNK_ID for side in processors))
-    return Tokenizer(processors[0], processors[-1], placeholders="".join(shared))
+    pieces = [[side.id_to_piece(i) for i in range(side.get_piece_size())] for side in processors]
+    shares_ids = len(processors) > 1 and pieces[0] == pieces[1]
+    return Tokenizer(processors[0], processors[-1], placeholders="".join(shared), shares_ids=shares_ids)
 
 
 def read_model(processor: sentencepiece.SentencePieceProcessor) -> Any:
@@ -232,6 +247,23 @@ def read_model(processor: sentencepiece.SentencePieceProcessor) -> Any:
     from sentencepiece import sentencepiece_model_pb2 as proto  # slow to import, so only when needed
 
     return proto.ModelProto.FromString(processor.serialized_model_proto())  # type: ignore[attr-defined]
+
+
+def tokenizer_options(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Returns the options of [tokenizer] that a tokenizer has, as its model of the target side says."""
+    model = read_model(tokenizer.target)
+    spec, rules = model.trainer_spec, model.normalizer_spec.name.removesuffix("_cf")
+    return {
+        "joint": tokenizer.source is tokenizer.target,
+        "shared_ids": tokenizer.shares_ids,
+        "lowercase": tokenizer.lowercase,
+        "placeholders": len(tokenizer.placeholders),
+        "kind": spec.ModelType.Name(spec.model_type).lower(),
+        "vocab_size": tokenizer.target_vocab_size,
+        "character_coverage": round(spec.character_coverage, 6),
+        "byte_fallback": spec.byte_fallback,
+        "normalization": rules,
+    }
 
 
 def train_tokenizer(

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from lingua_flax.__main__ import COMMANDS
+from lingua_flax.__main__ import COMMANDS, function_name
 from lingua_flax.options.command_line import NO_NAME, NO_VALUE
 from lingua_flax.options.schema import CHANGEABLE, MAX_COUNT, MAX_FLOAT, Config, Section, section_of
 
@@ -51,7 +51,7 @@ def commands_page() -> Iterator[str]:
 
 def command_class(name: str) -> type[Section]:
     """Returns the class of a command's options."""
-    module = import_module(f"lingua_flax.commands.{name.replace('-', '_')}")
+    module = import_module(f"lingua_flax.commands.{function_name(name)}")
     classes = [each for _, each in inspect.getmembers(module, inspect.isclass) if each.__module__ == module.__name__]
     return next(each for each in classes if issubclass(each, Section) and each.__name__.endswith("Command"))
 

@@ -1,6 +1,7 @@
 """The program lingua-flax: its commands, logging on stderr, and an exit status for every way in which it can end."""
 
 import errno
+import keyword
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from lingua_flax.host.interruption import interruption
 from lingua_flax.host.version import VERSION
 
 COMMANDS = {  # each is the function of that name in the module of that name in lingua_flax.commands
+    "import": "make a workdir of a network that others have trained",
     "build": "make a translator from parallel text, by the other commands",
     "train": "train a translator, or resume its training",
     "evaluate": "translate a split or a file and score the translations",
@@ -58,8 +60,14 @@ def _execute(argv: Sequence[str]) -> None:
         what = f'unknown command "{argv[0]}"' if argv else "a command is required"
         raise UserError(f"{what}: one of {', '.join(COMMANDS)}")
     sys.argv[0] = f"lingua-flax {argv[0]}"  # for the usage line of --help
-    name = argv[0].replace("-", "_")
+    name = function_name(argv[0])
     getattr(import_module(f"lingua_flax.commands.{name}"), name)(argv[1:])
+
+
+def function_name(command: str) -> str:
+    """Returns what the function of a command is called, and its module."""
+    name = command.replace("-", "_")
+    return f"{name}_" if keyword.iskeyword(name) else name
 
 
 def exit_status(command: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:

@@ -78,7 +78,7 @@ class AttentionResult(NamedTuple):
 
 
 class MultiHeadAttention(nnx.Module):
-    """Multi-head attention with bias-free projections (Vaswani et al. 2017, section 3.2.2).
+    """Multi-head attention (Vaswani et al. 2017, section 3.2.2), whose projections have biases with `attention_bias`.
 
     In self-attention, queries, keys and values are projected from the same vectors; in cross-attention, keys and values
     are projected from the encoder's output, the memory.
@@ -105,13 +105,18 @@ class MultiHeadAttention(nnx.Module):
         width, head_dim = config.embed_dim, config.embed_dim // config.num_heads
 
         def projection(input_axis: str, output_axis: str) -> nnx.Linear:
-            return linear(width, width, (input_axis, output_axis), bias=False, precision=precision, rngs=rngs)
+            return linear(
+                width, width, (input_axis, output_axis), bias=config.attention_bias, precision=precision, rngs=rngs
+            )
 
         self.query, self.key, self.value = (projection("embed", "heads") for _ in range(3))
         self.output = projection("heads", "embed")
         normalizes = config.qk_norm and not (is_cross and config.qk_norm == "self")
         self.query_norm, self.key_norm = (
-            nnx.RMSNorm(head_dim, dtype=precision.activations, rngs=rngs) if normalizes else None for _ in range(2)
+            nnx.RMSNorm(head_dim, epsilon=config.norm_epsilon, dtype=precision.activations, rngs=rngs)
+            if normalizes
+            else None
+            for _ in range(2)
         )
 
     def project(

@@ -15,7 +15,7 @@ from lingua_flax.model.attention import AttentionKernel, AttentionResult, MultiH
 from lingua_flax.model.dropout import NO_DROPOUT, Dropout
 from lingua_flax.model.kv_cache import KVCache
 from lingua_flax.model.masks import Mask
-from lingua_flax.model.parameters import linear
+from lingua_flax.model.parameters import layer_norm, linear
 from lingua_flax.model.positions import RotaryEmbedding
 from lingua_flax.options.precision import Precision
 from lingua_flax.options.schema import ModelConfig
@@ -37,7 +37,7 @@ def _relu_backward(y: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
 
 
 relu.defvjp(_relu_forward, _relu_backward)
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"relu": relu, "gelu": jax.nn.gelu}
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"relu": relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu}
 
 
 class FeedForward(nnx.Module):
@@ -67,7 +67,7 @@ class ResidualConnection(nnx.Module):
     """
 
     def __init__(self, config: ModelConfig, precision: Precision, rngs: nnx.Rngs):
-        self.norm = nnx.LayerNorm(config.embed_dim, dtype=precision.activations, rngs=rngs)
+        self.norm = layer_norm(config, precision.activations, rngs)
         self.pre = config.norm == "pre"
         self.dropout_rate = config.dropout_rate
 

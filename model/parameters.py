@@ -1,4 +1,4 @@
-"""Parameters: construction of linear layers, the logical axis names of every parameter, and arrays by name.
+"""Parameters: construction of linear layers and norms, the logical axis names of every parameter, and arrays by name.
 
 The logical axes are "vocab" (vocabulary pieces), "embed" (model width D), "heads" (all heads concatenated, N * H) and
 "mlp" (feed-forward width F). devices/sharding.py maps each of them to a mesh axis.
@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 
 from lingua_flax.model.linear import Linear, bfloat16_dot_general
 from lingua_flax.options.precision import BFLOAT16_PRODUCTS, Precision
+from lingua_flax.options.schema import ModelConfig
 
 
 def axis_metadata(*axes: str | None) -> dict[str, Any]:
@@ -42,6 +43,11 @@ def linear(
         bias_init=nnx.with_metadata(nnx.initializers.zeros_init(), **axis_metadata(axes[1])),
         rngs=rngs,
     )
+
+
+def layer_norm(config: ModelConfig, dtype: Any, rngs: nnx.Rngs) -> nnx.LayerNorm:
+    """Creates a norm of the residual stream, which computes in `dtype` (Ba et al. 2016)."""
+    return nnx.LayerNorm(config.embed_dim, epsilon=config.norm_epsilon, dtype=dtype, rngs=rngs)
 
 
 def params_by_name(params: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from lingua_flax.model.kv_cache import KVCache
 from lingua_flax.model.layers import AttentionSublayer, DecoderLayer, EncoderLayer
 from lingua_flax.model.lookup import lookup
 from lingua_flax.model.masks import SegmentMask
-from lingua_flax.model.parameters import axis_metadata, params_by_name, partition_specs, replace_params
+from lingua_flax.model.parameters import axis_metadata, layer_norm, params_by_name, partition_specs, replace_params
 from lingua_flax.model.positions import RotaryEmbedding, sinusoidal_positions
 from lingua_flax.options.precision import FLOAT32, Precision
 from lingua_flax.options.schema import ModelConfig
@@ -74,14 +74,16 @@ class Transformer(nnx.Module):
         self.target_embedding = self._embedding(target_vocab_size, rngs)
         self.source_embedding = None if config.tied_embeddings == "all" else self._embedding(source_vocab_size, rngs)
         self.output_embedding = self._embedding(target_vocab_size, rngs) if config.tied_embeddings == "none" else None
+        biases = nnx.Param(jnp.zeros(target_vocab_size), **axis_metadata("vocab")) if config.output_bias else None
+        self.output_bias = biases
         learned = config.positions == "learned"
         self.position_embedding = self._table(config.max_length, 0.02, None, rngs) if learned else None
         options = (config, precision, fused, rngs)
         self.encoder = nnx.data([EncoderLayer(*options) for _ in range(config.num_encoder_layers)])
         self.decoder = nnx.data([DecoderLayer(*options) for _ in range(config.num_decoder_layers)])
         is_pre_norm = config.norm == "pre"  # the last pre-norm layer leaves its output unnormalized
-        self.encoder_norm = nnx.LayerNorm(config.embed_dim, dtype=self.dtype, rngs=rngs) if is_pre_norm else None
-        self.decoder_norm = nnx.LayerNorm(config.embed_dim, dtype=self.dtype, rngs=rngs) if is_pre_norm else None
+        self.encoder_norm = layer_norm(config, self.dtype, rngs) if is_pre_norm else None
+        self.decoder_norm = layer_norm(config, self.dtype, rngs) if is_pre_norm else None
 
     def __call__(
         self, source: Int[Array, "B S"], target_in: Int[Array, "B T"], **options: Any
@@ -104,7 +106,7 @@ class Transformer(nnx.Module):
         target_positions: Int[Array, "B T"] | None = None,
         dropout: Dropout = NO_DROPOUT,
     ) -> tuple[Float[Array, "B T D"], AttentionSublayers]:
-        """Computes `__call__` without the product with `output_table`; the result is in the type of products.
+        """Computes `__call__` without its last layer, `output_table` and `logit_bias`, in the type of products.
 
         Segments and positions describe packed rows; by default each row is one sentence.
         """
@@ -205,6 +207,11 @@ class Transformer(nnx.Module):
         """The output embedding matrix; the products of its rows with the decoder's output are the logits."""
         return (self.output_embedding if self.output_embedding is not None else self.target_embedding)[...]
 
+    @property
+    def logit_bias(self) -> Float[Array, "V"] | None:
+        """What is added to the logits, with `output_bias`."""
+        return None if self.output_bias is None else self.output_bias[...]
+
     def position_table(self) -> Float[Array, "L D"] | None:
         """Returns the encodings added to the embeddings, learned or sinusoidal, [max_length, D]; None if rotary."""
         match self.config.positions:
@@ -255,6 +262,7 @@ class Transformer(nnx.Module):
         x, table = x.astype(self.product_dtype), self.output_table.astype(self.product_dtype)
         # A product of matrices: JAX 0.7 has none of bfloat16 with more axes on a CPU.
         y = jnp.einsum("md,vd->mv", x.reshape(-1, x.shape[-1]), table, preferred_element_type=jnp.float32)
+        y = y if self.logit_bias is None else y + self.logit_bias
         return y.reshape(*x.shape[:-1], -1)
 
 

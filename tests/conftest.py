@@ -3,6 +3,7 @@
 import gc
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,15 @@ from tests.toy import write_corpus  # noqa: E402
 # something may take that needs a second or two unless it waits for the wrong thing.
 HUNG_AFTER = 900
 PROMPTLY = 240
-HERE = ("train", "evaluate", "translate", "compare", "export", "clean")  # commands that run in the process of the tests
+HERE = (
+    "train",
+    "evaluate",
+    "translate",
+    "compare",
+    "export",
+    "clean",
+    "import",
+)  # commands that run in the process of the tests
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -93,6 +102,18 @@ def multi30k() -> Path:
     if not (folder / "train.en.gz").exists():
         pytest.skip(f"Multi30k is not in {folder}; set LINGUA_MULTI30K")
     return folder
+
+
+@pytest.fixture(scope="session")
+def python_with_transformers(tmp_path_factory) -> str | Path:
+    """Returns a Python with transformers, torch and sentencepiece, installed unless LINGUA_TRANSFORMERS names one."""
+    if own := os.environ.get("LINGUA_TRANSFORMERS"):
+        return own
+    environment = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    new = environment / "bin" / "python"
+    subprocess.run([new, "-m", "pip", "install", "-q", "transformers", "torch", "sentencepiece"], check=True)
+    return new
 
 
 @pytest.fixture(scope="session")

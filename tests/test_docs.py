@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from docs import generate_reference, renew_outputs
-from lingua_flax.__main__ import COMMANDS
+from lingua_flax.__main__ import COMMANDS, function_name
 from lingua_flax.options.config_files import read_config, read_section, to_toml
 from lingua_flax.options.schema import CleaningOptions, Config, Section
 from tests.command_server import run_here
@@ -30,7 +30,7 @@ PAGES = sorted(
     for path in {ROOT / "README.md", *DOCS.rglob("*.md")} - GENERATED
     if "_build" not in path.parts
 )
-PROGRAMS = {name: importlib.import_module(f"lingua_flax.commands.{name.replace('-', '_')}") for name in COMMANDS}
+PROGRAMS = {name: importlib.import_module(f"lingua_flax.commands.{function_name(name)}") for name in COMMANDS}
 SHELL = ("console", "bash", "")
 
 
@@ -67,7 +67,8 @@ def in_workdir(command: list[str]) -> list[str]:
     """Returns the command with "workdir" as the workdir, and for compare, copies of it as all of them."""
     if command[0] == "compare":
         return [re.sub("^checkpoints/", "copies/", word) for word in command]
-    at = command.index("--workdir") + 1 if "--workdir" in command else len(command)
+    has_one = "--workdir" in command and command[0] != "import"  # which makes it
+    at = command.index("--workdir") + 1 if has_one else len(command)
     return ["workdir" if index == at else word for index, word in enumerate(command)]
 
 

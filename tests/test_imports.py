@@ -24,10 +24,11 @@ ALLOWED = {
     "inspection": {"data", "devices", "host", "model", "options", "page", "runs", "translation"},
     "evaluation": {"data", "host", "options", "translation"},
     "export": {"data", "host", "inspection", "model", "options", "page", "runs", "translation"},
+    "importing": {"data", "export", "host", "model", "options", "runs", "translation"},
     "serving": {"data", "export", "host", "inspection", "model", "options", "page", "runs", "translation"},
     "training": {"data", "devices", "evaluation", "host", "model", "options", "runs", "translation"},
-    "commands": {"data", "devices", "evaluation", "export", "host", "inspection", "options", "runs", "serving"}
-    | {"training", "translation"},
+    "commands": {"data", "devices", "evaluation", "export", "host", "importing", "inspection", "options", "runs"}
+    | {"serving", "training", "translation"},
     "__init__": {"commands", "host", "options", "translation"},
     "__main__": {"commands", "host"},
 }
@@ -36,6 +37,7 @@ NOT_IMPORTED = {  # by a single file, although its package may
     "commands/distill.py": {"training", "inspection", "evaluation", "export", "serving"},
     "commands/evaluate.py": {"training", "inspection", "export", "serving"},
     "commands/export.py": {"training", "evaluation", "serving"},
+    "commands/import_.py": {"training", "inspection", "evaluation", "serving"},
     "commands/serve.py": {"training", "evaluation"},
     "commands/translate.py": {"training", "evaluation", "export", "serving"},
     # Copied into exported folders, where nothing of this repository is.

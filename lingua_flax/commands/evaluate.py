@@ -110,6 +110,8 @@ def read_lines_to_score(steps: Sequence[int], options: EvaluateCommand) -> Evalu
     from lingua_flax.data.corpora import open_corpus
     from lingua_flax.runs.checkpoint import check_corpus
 
+    if options.data.name == "text" and not options.data.train_source:
+        raise UserError(f"{options.workdir}: it has no corpus of its own; give --source FILE and --reference FILE")
     corpus = open_corpus(options.data)
     for workdir, step in zip((options.workdir, *options.ensemble), steps, strict=True):
         check_corpus(workdir, step, corpus.digest, options.split, corpus.held_out)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lingua_flax.commands.evaluate import EvaluateCommand, loaded, score_translations
-from lingua_flax.commands.train import TrainCommand, config_in_workdir, saved_config, why_not_trainable
+from lingua_flax.commands.train import TrainCommand, config_in_workdir, saved_config, why_not_trainable, with_origin
 from lingua_flax.host.errors import Interrupted, UserError
 from lingua_flax.host.interruption import BorrowedSignals
 from lingua_flax.host.malloc import keep_freed_memory
@@ -81,6 +81,7 @@ def _resolved(config: Config | Mapping[str, Any] | str | Path | None, workdir: P
     if config is None and (config := saved) is None:
         raise UserError(f'{workdir} has no {CONFIG_NAME} yet: give a config, for example "tiny"')
     given = read_config(Path(config)) if isinstance(config, str | Path) else validated(Config, dict(config))
+    given = validated(Config, dict(with_origin(given, saved, {})))
     TrainCommand(**dict(given)).check({})
     return config_in_workdir(with_absolute_paths(given), saved, workdir)
 

@@ -8,9 +8,9 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
 from lingua_flax.host.malloc import release_freed_memory
 from lingua_flax.options import schema
-from lingua_flax.options.command_line import Command, Given, refuse
+from lingua_flax.options.command_line import Command, Given, refuse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.options.export_formats import check_exportable
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SEARCH = ("beam_size", "length_penalty", "length_penalty_form", "batch_size")  # of the options of decoding
 CHECKPOINTS_IN_MEMORY = 4  # besides the one that is served
 CHECKPOINT_SECONDS = 2.0  # between looks for a first checkpoint
 
@@ -56,7 +57,9 @@ class ServeCommand(Command, LineOptions, schema.CheckpointOptions, schema.Alignm
     beam_size: schema.PositiveInt = 5
     """Number of hypotheses kept at each decoding step."""
     length_penalty: schema.NonNegativeFloat = 0.6
-    """Exponent alpha of the length penalty of Wu et al. (2016)."""
+    """Exponent alpha of the length penalty."""
+    length_penalty_form: Literal["wu", "length"] = "wu"
+    """wu: ((5 + length) / 6)^alpha (Wu et al. 2016); length: length^alpha."""
     batch_size: schema.PositiveInt | None = None
     """Number of sentences translated together; by default 512 on accelerators, and on CPUs 64 divided by the number of
     cores, of which at most 4 count (ctranslate2: 32). With fewer, the server compiles fewer programs, but translates
@@ -74,6 +77,11 @@ class ServeCommand(Command, LineOptions, schema.CheckpointOptions, schema.Alignm
     """Port for /livez, /readyz and /metrics, which are not answered on the other one then."""
     root_path: str = ""
     """Path such as /mt with which all others may begin, for a reverse proxy that does not remove it."""
+
+    @classmethod
+    def defaults(cls, given: Given) -> Mapping[str, Any]:
+        decoding = read_workdir_config(required_workdir(given)).decoding
+        return decoding.model_dump(include=set(SEARCH))
 
     def check(self, given: Given) -> None:
         if not all(map(importlib.util.find_spec, ("fastapi_offline", "uvicorn", "selectolax"))):
@@ -149,7 +157,7 @@ def load(options: ServeCommand, server: Server) -> Engine:
         return {data.target_language: own}
 
     translators = load_checkpoint(options.checkpoint)
-    decoding = schema.DecodingOptions(**options.model_dump(include={"beam_size", "length_penalty", "batch_size"}))
+    decoding = schema.DecodingOptions(**options.model_dump(include={*SEARCH}))
     load_other = functools.lru_cache(CHECKPOINTS_IN_MEMORY)(load_checkpoint)
     server.inspector = functools.partial(inspected, translators, load_other, decoding)
     first, *_ = translators.values()  # the others have the same programs

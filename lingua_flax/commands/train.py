@@ -22,6 +22,7 @@ from lingua_flax.options.config_files import (
     refused_changes,
     with_held_out,
 )
+from lingua_flax.options.inheritance import check_same_network, inheriting
 from lingua_flax.options.schema import Config, PositiveFloat, ProcessOptions
 from lingua_flax.runs.workdir import Workdir
 
@@ -44,11 +45,13 @@ class TrainCommand(Command, Config, ProcessOptions):
     @classmethod
     def defaults(cls, given: Given) -> Mapping[str, Any]:
         workdir = required_workdir(given) if given.get("workdir") or "dry_run" not in given else None
-        base = read_config(Path(given["config"])) if given.get("config") else workdir and saved_config(workdir)
-        if not base:
+        saved = saved_config(workdir) if workdir else None
+        if given.get("config"):
+            return dict(with_origin(read_config(Path(given["config"])), saved, given))
+        if not saved:
             missing = f"{workdir} has no {CONFIG_NAME} yet" if workdir else "--dry-run needs a config"
             raise UserError(f"{missing}: give one with --config, for example --config tiny")
-        return dict(base)
+        return dict(saved)
 
     def check(self, given: Given) -> None:
         own = {"--tokens-per-second": self.tokens_per_second, "--json": self.json_file}
@@ -72,6 +75,22 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
 def saved_config(workdir: Path) -> Config | None:
     """Returns the config of a workdir, if it has one already."""
     return read_workdir_config(workdir) if (workdir / CONFIG_NAME).exists() else None
+
+
+def with_origin(config: Config, saved: Config | None, given: Given) -> Config:
+    """Returns a config with what it takes from the run in training.init_from, if there is one.
+
+    `saved` is the config of the workdir, which has it already, and `given` the options of the command line. Raises
+    UserError if that run has another network than the config says; that there is none is said when it is needed.
+    """
+    named = given.get("training.init_from") or config.training.init_from
+    origin = Path(named).expanduser() if named and named != "None" else None
+    if not origin or not (saved or (origin / CONFIG_NAME).exists()):
+        return config
+    other = saved or read_workdir_config(origin)
+    if not saved:
+        check_same_network(config, other, given, f"in {origin}")
+    return inheriting(config, other, given)
 
 
 def config_in_workdir(config: Config, saved: Config | None, workdir: Path | None) -> Config:
@@ -124,6 +143,6 @@ def why_not_trainable(workdir: Path) -> str | None:
     files = Workdir(workdir)
     if holds_only_a_network(files.checkpoints):
         begin = f"Begin with it in another --workdir: --init-from {workdir}"
-        return f"{workdir}: finished: it holds the network alone. {begin}"
+        return f"{workdir}: finished: it holds the network alone, with nothing to resume. {begin}"
     files.check_creatable()
     return None

@@ -27,7 +27,7 @@ class TranslatorCommand(Command, schema.NetworkOptions, schema.DecodingOptions, 
     @classmethod
     def defaults(cls, given: Given) -> Mapping[str, Any]:
         config = read_workdir_config(required_workdir(given))
-        sections = dict(config) | {"devices": config.devices.compute}
+        sections = dict(config) | dict(config.decoding) | {"devices": config.devices.compute}
         return {name: section for name, section in sections.items() if name in cls.model_fields}
 
     def prepared(self, translator: Translator) -> Translator:

@@ -13,7 +13,7 @@ from typing import Any
 from lingua_flax.data.tokenizer import model_paths
 from lingua_flax.host.files import write_atomically
 from lingua_flax.host.version import VERSION
-from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.options.config_files import read_origin, read_workdir_config
 from lingua_flax.options.export_formats import FORMATS, ExportFormat, check_exportable
 from lingua_flax.options.schema import Quantization
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -65,6 +65,7 @@ def describe(translator: Translator) -> dict[str, Any]:
         "vocab_sizes": {"source": tokenizer.source_vocab_size, "target": tokenizer.target_vocab_size},
         "tokenizers": tokenizer_names(translator),
         "source_tags": list(tokenizer.source_tags),
+        "decoding": translator.decoding.model_dump(include={"beam_size", "length_penalty", "length_penalty_form"}),
         "special_ids": {"pad": PAD_ID, "eos": EOS_ID, "bos": BOS_ID, "unk": UNK_ID},
     }
 
@@ -78,17 +79,19 @@ def write_description(
     folder: Path, export: Export, usage: str, scores: Mapping[str, Any] | None, lines: Sequence[str]
 ) -> None:
     """Writes README.md, tokenizers and manifest.json; one of the lines becomes the example of the usage."""
-    translator, data = export.translator, read_workdir_config(export.run).data
+    translator, data, origin = export.translator, read_workdir_config(export.run).data, read_origin(export.run)
     is_for_hub = FORMATS[export.format].is_for_hub
     text = filled(
         "README",
         translator=translator,
         corpora=", ".join(dict.fromkeys([data.name, *(entry.name for entry in data.mixture)])),
+        origin="\n| began as | {name}, licence: {license} |".format(**origin) if origin else "",
         usage=_with_example(usage, translator, lines),
         scores=_scores_table(scores),
         version=VERSION,
     )
-    head = model_card(translator.languages, data.name, scores) if is_for_hub else ""
+    license = origin.get("license") or "unknown"
+    head = model_card(translator.languages, data.name, scores, license) if is_for_hub else ""
     (folder / "README.md").write_text(f"{head}{text}\n", encoding="utf-8")
     if not is_for_hub:
         for side, file in tokenizer_names(translator).items():
@@ -122,7 +125,9 @@ def _write_manifest(folder: Path, export: Export) -> None:
     write_json(folder / "manifest.json", record)
 
 
-def model_card(languages: Sequence[str], corpus: str, scores: Mapping[str, Any] | None) -> str:
+def model_card(
+    languages: Sequence[str], corpus: str, scores: Mapping[str, Any] | None, license: str = "unknown"
+) -> str:
     """Returns the metadata at the head of a README.md, YAML, from which the hub makes its page of the model."""
     index = ""
     if scores:
@@ -131,7 +136,8 @@ def model_card(languages: Sequence[str], corpus: str, scores: Mapping[str, Any] 
         result = {"task": {"type": "translation"}, "dataset": dataset, "metrics": [metric]}
         models = [{"name": "-".join(languages), "results": [result]}]
         index = f"model-index: {json.dumps(models, ensure_ascii=False)}\n"
-    return filled("model_card", languages=json.dumps(languages), index=index) + "\n\n"  # JSON is YAML, too
+    fields = {"languages": json.dumps(languages), "license": json.dumps(license), "index": index}  # JSON is YAML, too
+    return filled("model_card", **fields) + "\n\n"
 
 
 def _scores_table(scores: Mapping[str, Any] | None) -> str:

@@ -25,14 +25,13 @@ from lingua_flax.host.interruption import interruption
 from lingua_flax.host.version import VERSION
 from lingua_flax.inspection.run_report import RunReport, example_sentences
 from lingua_flax.model.parameters import params_by_name
-from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.page.documents import bundled, in_script, page_html
 
 MODULES = Path(__file__).parent / "browser"
 LARGEST = 127  # of the integers
 SECONDS = 15.0  # of a comparison, in which a small network translates 100 lines
 KINDS = {1: "unigram", 2: "bpe"}  # of tokenizers, as SentencePiece counts them
-TYPES = {1: "normal", 2: "unknown", 3: "control", 4: "user", 6: "byte"}  # of pieces
+TYPES = {1: "normal", 2: "unknown", 3: "control", 4: "user", 5: "unused", 6: "byte"}  # of pieces
 
 
 def write(export: Export, path: Path) -> str:
@@ -71,14 +70,14 @@ def html_document(export: Export, answers: Mapping[str, Any]) -> str:
     """Returns the file, with answers to GET requests by their paths; raises UserError if it cannot tokenize."""
     translator = export.translator
     sides = dict.fromkeys((translator.tokenizer.source, translator.tokenizer.target))  # one if the tokenizer is joint
-    tokenizers = [_tokenizer(side) for side in sides]
+    tokenizers = [_tokenizer(side, shares_ids=translator.tokenizer.shares_ids) for side in sides]
     described = describe(translator)
     description = {
         **{name: described[name] for name in ("model", "source_tags", "source_language")},
+        "decoding": described["decoding"] | {"beam_size": export.beam_size},
         **{"made_with": VERSION, "format_version": FORMAT_VERSION, "checkpoint_step": translator.step},
         "kept": TO_KEEP.pattern,
         "alike": ALIKE,
-        "decoding": {"beam_size": export.beam_size, "length_penalty": DecodingOptions().length_penalty},
         "tokenizers": [fields for fields, _ in tokenizers],
     }
     arrays = _stored(translator.params, quantized=export.quantization == "int8")
@@ -108,7 +107,7 @@ def _stored(params: Any, *, quantized: bool) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _tokenizer(processor: SentencePieceProcessor) -> tuple[dict[str, Any], bytes]:
+def _tokenizer(processor: SentencePieceProcessor, *, shares_ids: bool = False) -> tuple[dict[str, Any], bytes]:
     """Returns what tokenizer.js needs of a SentencePiece model, and its normalization rules."""
     model = read_model(processor)
     trainer, rules = model.trainer_spec, model.normalizer_spec
@@ -117,7 +116,7 @@ def _tokenizer(processor: SentencePieceProcessor) -> tuple[dict[str, Any], bytes
         "is neither unigram nor BPE": trainer.model_type not in KINDS,
         "puts spaces after words": trainer.treat_whitespace_as_suffix,
         "keeps spaces": not (rules.add_dummy_prefix and rules.remove_extra_whitespaces and rules.escape_whitespaces),
-        "has unused pieces": None in (kind for *_, kind in pieces),
+        "has unused pieces": not shares_ids and "unused" in (kind for *_, kind in pieces),
         "has user-defined symbols of several characters": any(k == "user" and len(p) > 1 for p, _, k in pieces),
     }
     if found := [reason for reason, holds in obstacles.items() if holds]:

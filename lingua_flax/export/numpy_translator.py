@@ -18,12 +18,14 @@ import numpy as np
 from safetensors.numpy import load_file
 from sentencepiece import SentencePieceProcessor
 
-EPSILON = 1e-6  # of all norms
 # The options of the network that this program knows, which may have any value or one of those in KNOWN.
-ANY = {"num_encoder_layers", "num_decoder_layers", "embed_dim", "num_heads", "mlp_dim", "max_length", "position_base"}
+SIZES = {"num_encoder_layers", "num_decoder_layers", "embed_dim", "num_heads", "mlp_dim", "max_length"}
+ANY = SIZES | {"position_base", "norm_epsilon"}
 IRRELEVANT = {"dropout_rate", "attention"}  # only training reads them
 KNOWN = {
-    "activation": ("relu", "gelu"),
+    "activation": ("relu", "gelu", "silu"),
+    "attention_bias": (False, True),
+    "output_bias": (False, True),
     "norm": ("pre", "post"),
     "positions": ("sinusoidal", "learned", "rotary"),
     "rotary_cross_attention": (True, False),
@@ -64,7 +66,7 @@ class Network:
             x = self.residual(f"{layer}.feed_forward", x, lambda y, at: self.feed_forward(at, y))
         last = self.layer_norm("decoder_norm", x[-1]) if self.model["norm"] == "pre" else x[-1]
         table = "output_embedding" if self.model["tied_embeddings"] == "none" else "target_embedding"
-        return self.parameters[table] @ last
+        return self.parameters[table] @ last + self.parameters.get("output_bias", 0)
 
     def embed(self, side: str, ids: list[int]) -> np.ndarray:
         """Returns the embeddings of ids times sqrt(D), plus the position encodings unless rotary: [T, D]."""
@@ -86,7 +88,7 @@ class Network:
     def attention(self, name: str, x: np.ndarray, memory: np.ndarray, *, causal: bool = False) -> np.ndarray:
         """Lets each position of x [T, D] attend to memory [S, D], or with `causal` to its predecessors and itself."""
         query, keys, values = (
-            self.heads(source @ self.parameters[f"{name}.{part}.kernel"])
+            self.heads(self.linear(f"{name}.{part}", source))
             for part, source in (("query", x), ("key", memory), ("value", memory))
         )
         if self.model["qk_norm"] is True or (self.model["qk_norm"] == "self" and memory is x):
@@ -98,7 +100,11 @@ class Network:
             scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
-        return (weights @ values).transpose(1, 0, 2).reshape(x.shape) @ self.parameters[f"{name}.output.kernel"]
+        return self.linear(f"{name}.output", (weights @ values).transpose(1, 0, 2).reshape(x.shape))
+
+    def linear(self, name: str, x: np.ndarray) -> np.ndarray:
+        """Multiplies x [T, I] by a matrix and adds a bias, if there is one: [T, O]."""
+        return x @ self.parameters[f"{name}.kernel"] + self.parameters.get(f"{name}.bias", 0)
 
     def heads(self, x: np.ndarray) -> np.ndarray:
         """Splits the width into heads: [T, D] -> [N, T, H]."""
@@ -118,32 +124,41 @@ class Network:
 
     def feed_forward(self, name: str, x: np.ndarray) -> np.ndarray:
         """Applies the two linear layers of a feed-forward sublayer: [T, D] -> [T, D]."""
-        hidden = x @ self.parameters[f"{name}.up.kernel"] + self.parameters[f"{name}.up.bias"]
+        hidden = self.linear(f"{name}.up", x)
         if self.model["activation"] == "relu":
             hidden = np.maximum(hidden, 0)
+        elif self.model["activation"] == "silu":
+            hidden *= 0.5 * (1 + np.tanh(0.5 * hidden))  # x times the logistic function of x, without overflow
         else:  # the approximation of GELU by tanh
             hidden *= 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)))
-        return hidden @ self.parameters[f"{name}.down.kernel"] + self.parameters[f"{name}.down.bias"]
+        return self.linear(f"{name}.down", hidden)
 
     def layer_norm(self, name: str, x: np.ndarray) -> np.ndarray:
         """Normalizes each position's vector [..., D] to mean 0 and variance 1, then scales and shifts it."""
         x = x - x.mean(axis=-1, keepdims=True)
-        x = x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + EPSILON)
+        x = x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + self.model["norm_epsilon"])
         return x * self.parameters[f"{name}.scale"] + self.parameters[f"{name}.bias"]
 
     def rms_norm(self, name: str, x: np.ndarray) -> np.ndarray:
         """Divides each vector [..., H] by its root mean square, then scales it."""
-        return x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + EPSILON) * self.parameters[f"{name}.scale"]
+        return (
+            x
+            / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + self.model["norm_epsilon"])
+            * self.parameters[f"{name}.scale"]
+        )
 
 
-def beam_search(network: Network, source: list[int], beams: int, alpha: float = 0.0) -> tuple[list[int], float]:
+def beam_search(
+    network: Network, source: list[int], beams: int, alpha: float = 0.0, form: str = "wu"
+) -> tuple[list[int], float]:
     """Returns the best translation of source ids: its ids, without the end token, and its score.
 
-    A single beam is greedy search; `alpha` is the exponent of the length penalty of Wu et al. (2016).
+    A single beam is greedy search; `alpha` is the exponent of the length penalty, that of Wu et al. (2016) or, with the
+    form "length", of the length itself.
     """
 
     def penalty(length: int) -> float:
-        return ((5 + length) / 6) ** alpha
+        return length**alpha if form == "length" else ((5 + length) / 6) ** alpha
 
     ids = network.config["special_ids"]
     limit = min(2 * len(source) + 10, network.model["max_length"])
@@ -168,6 +183,13 @@ def beam_search(network: Network, source: list[int], beams: int, alpha: float = 
     return finished[0]
 
 
+def encode(source: SentencePieceProcessor, line: str) -> list[int]:
+    """Returns the ids of a line; what the source side does not know may be a piece of the target side, unused here."""
+    ids, pieces = source.encode(line), source.encode(line, out_type=str)
+    others = map(source.piece_to_id, pieces)
+    return [other if source.is_unused(other) else own for own, other in zip(ids, others, strict=True)]
+
+
 def check_files(folder: Path) -> None:
     """Ends the program if a file is missing or not as it was exported: of a flipped bit, nonsense could come."""
     for name, digest in json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["files"].items():
@@ -179,14 +201,15 @@ def check_files(folder: Path) -> None:
 def main() -> None:
     """Translates standard input line by line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--beam-size", type=int, default=5)
-    parser.add_argument("--length-penalty", type=float, default=0.6)
-    options = parser.parse_args()
-    if options.beam_size < 1:
-        parser.error("--beam-size must be at least 1")
     folder = Path(__file__).parent
     check_files(folder)
     network = Network(folder)
+    decoding = network.config["decoding"]
+    parser.add_argument("--beam-size", type=int, default=decoding["beam_size"])
+    parser.add_argument("--length-penalty", type=float, default=decoding["length_penalty"])
+    options = parser.parse_args()
+    if options.beam_size < 1:
+        parser.error("--beam-size must be at least 1")
     names = network.config["tokenizers"]
     source, target = (SentencePieceProcessor(model_file=str(folder / names[side])) for side in ("source", "target"))
     for number, line in enumerate(sys.stdin, 1):
@@ -194,11 +217,12 @@ def main() -> None:
         if not any(map(str.isalpha, text)):  # there is nothing to translate
             print(text, flush=True)
             continue
-        pieces = source.encode(text)
+        pieces = encode(source, text)
         ids = [*network.config["source_tags"], *pieces, network.config["special_ids"]["eos"]]
         if len(ids) > network.model["max_length"]:
             sys.exit(f"error: line {number} has {len(ids)} tokens; the network takes {network.model['max_length']}")
-        tokens = beam_search(network, ids, options.beam_size, options.length_penalty)[0] if pieces else []
+        how = (options.beam_size, options.length_penalty, decoding["length_penalty_form"])
+        tokens = beam_search(network, ids, *how)[0] if pieces else []
         print(target.decode(tokens).translate(LINE_BREAKS), flush=True)
 
 

@@ -17,4 +17,5 @@ def log_to_stderr() -> None:
     logging.basicConfig(format="%(message)s", level=logging.INFO, handlers=[_StderrHandler()])
     for noisy in ("absl", "jax", "orbax", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
-    logging.getLogger("sacrebleu").setLevel(logging.WARNING)
+    for talkative in ("sacrebleu", "httpx", "httpx2"):
+        logging.getLogger(talkative).setLevel(logging.WARNING)

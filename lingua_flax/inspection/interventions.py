@@ -149,7 +149,8 @@ def inspect(
 
     beam = None
     if record_beam:
-        beam = recorded_search(after_each_step(), end_token=EOS_ID, alpha=options.length_penalty)
+        penalty = {"alpha": options.length_penalty, "offset": options.penalty_offset}
+        beam = recorded_search(after_each_step(), end_token=EOS_ID, **penalty)
     else:
         found.update(batch.advance())
     hypotheses = found[0]

@@ -24,11 +24,11 @@ class Candidate(NamedTuple):
 
 
 def recorded_search(
-    after_each_step: Iterable[SearchState], *, end_token: int, alpha: float = 0.0
+    after_each_step: Iterable[SearchState], *, end_token: int, alpha: float = 0.0, offset: float = 5.0
 ) -> list[list[Candidate]]:
     """Returns the candidates of each step of a beam search, at most 2 K, given the progress of a single sentence.
 
-    `alpha` is the exponent of the length penalty.
+    `alpha` and `offset` are those of the length penalty.
     """
     steps: list[list[Candidate]] = []
     parents: list[int] = []  # the candidates of the previous step that the beam kept
@@ -42,7 +42,7 @@ def recorded_search(
             score, token = float(scores[rank]), int(tokens[rank])
             outcome: Outcome = "dropped"
             if token == end_token:
-                score /= float(length_penalty(jnp.float32(length), alpha))
+                score /= float(length_penalty(jnp.float32(length), alpha, offset))
                 outcome = "finished" if rank < beams else "dropped"
             elif len(kept) < beams:
                 outcome = "kept"

@@ -18,7 +18,7 @@ from lingua_flax.options.messages import suggestion, validated
 from lingua_flax.options.schema import Config, DataConfig, MixtureConfig, Section, SectionType, section_of
 
 Given = Mapping[str, Any]  # what a command line says, as text, by the dotted names of fields
-NO_VALUE, NO_NAME = "takes no value", "has no name"  # marks in the metadata of fields
+NO_VALUE, ANY_VALUE, NO_NAME = "takes no value", "may have a value", "has no name"  # marks in the metadata of fields
 Flag = Annotated[bool, NO_VALUE]  # an option --x; other booleans take True or False
 Positional = Annotated[tuple[Path, ...], NO_NAME]  # given before the options
 SHORT = {"training.init_from": "--init-from"}
@@ -162,7 +162,7 @@ class _Once(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
         if hasattr(namespace, self.dest):
             parser.error(f"{self.option_strings[0]} is given twice")
-        setattr(namespace, self.dest, True if self.nargs == 0 else values)
+        setattr(namespace, self.dest, True if self.nargs == 0 else "" if values is None else values)
 
 
 def _add_options(parser: _Parser, group: Any, section: type[Section], prefix: str, indices: Sequence[int]) -> None:
@@ -179,6 +179,7 @@ def _add_options(parser: _Parser, group: Any, section: type[Section], prefix: st
             dashed, underscored = f"--{dest}".replace("_", "-"), f"--{dest}"
             names = dict.fromkeys([dashed, SHORT.get(dest, dashed), underscored])
             nargs = 0 if NO_VALUE in field.metadata else "+" if get_origin(field.annotation) is tuple else None
+            nargs = "?" if ANY_VALUE in field.metadata else nargs
             texts = {"metavar": _metavar(field.annotation), "help": _help(field)}
             option = group.add_argument(*names, dest=dest, action=_Once, nargs=nargs, **texts)
             option.option_strings = [name for name in names if name == dashed or "_" not in name]  # for --help

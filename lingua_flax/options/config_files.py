@@ -18,6 +18,7 @@ from lingua_flax.options.messages import all_fields, validation_message
 from lingua_flax.options.schema import CHANGEABLE, Config, Section, SectionType
 
 CONFIG_NAME = "config.toml"
+ORIGIN_NAME = "origin.json"  # where an imported network comes from, and its licence
 HELD_OUT_NAME = "held_out.json"  # the hashes of the pairs that a run has held out
 
 
@@ -69,6 +70,15 @@ def read_workdir_config(workdir: Path) -> Config:
         )
     config = read_config(workdir / CONFIG_NAME)
     return with_held_out(config, workdir.absolute() / HELD_OUT_NAME) if config.data.held_out else config
+
+
+def read_origin(workdir: Path) -> dict[str, Any]:
+    """Returns where an imported network, or one that began with it, comes from; {} for others."""
+    path = workdir / ORIGIN_NAME
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({type(error).__name__}); copy the workdir again") from error
 
 
 def with_held_out(config: Config, file: Path | None) -> Config:

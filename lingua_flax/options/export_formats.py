@@ -16,8 +16,11 @@ SIZES = ("num_encoder_layers", "num_decoder_layers", "embed_dim", "num_heads", "
 ONLY_IN_TRAINING = ("dropout_rate", "attention")
 KNOWN_TO_ALL: Values = {
     **dict.fromkeys((*SIZES, *ONLY_IN_TRAINING)),
-    "activation": ("relu", "gelu"),
+    "activation": ("relu", "gelu", "silu"),
     "norm": ("pre", "post"),
+    "attention_bias": (False, True),
+    "output_bias": (False, True),
+    "norm_epsilon": None,
 }
 
 
@@ -45,6 +48,7 @@ def _known_to_ctranslate2(model: ModelConfig) -> Values:
 
 def _known_to_transformers(_: ModelConfig) -> Values:
     return KNOWN_TO_ALL | {
+        "norm_epsilon": (1e-6, 1e-5),  # the second is that of PyTorch, the difference below what can be noticed
         "positions": ("sinusoidal",),
         "position_base": (10000.0,),
         "rotary_cross_attention": (True,),  # without effect

@@ -194,6 +194,9 @@ class TokenizerConfig(Section):
     """Subword algorithm."""
     joint: bool = True
     """Use one vocabulary for both languages instead of one for each side."""
+    shared_ids: bool = False
+    """Two models, one for each side, that number the same pieces alike: those of an imported network, and of runs that
+    begin with it."""
     vocab_size: Annotated[int, Field(ge=8, le=MAX_COUNT)] = 8000
     """Number of pieces in each vocabulary."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
@@ -237,8 +240,14 @@ class ModelConfig(Section):
     """Number N of attention heads in every layer."""
     mlp_dim: PositiveInt = 1024
     """Width F of the feed-forward sublayers."""
-    activation: Literal["relu", "gelu"] = "relu"
+    activation: Literal["relu", "gelu", "silu"] = "relu"
     """Activation function of the feed-forward sublayers."""
+    attention_bias: bool = False
+    """Add learned biases to the four projections of every attention."""
+    output_bias: bool = False
+    """Add a learned bias to the logit of every target piece."""
+    norm_epsilon: PositiveFloat = 1e-6
+    """Number added to variances, and with qk_norm to mean squares, before their roots divide."""
     norm: Literal["pre", "post"] = "pre"
     """pre: layer norm before each sublayer and after the last one; post: after each residual sum, as in the paper."""
     positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
@@ -433,6 +442,57 @@ class EvaluationConfig(Section):
     references of which hardly any has a space, and otherwise 13a."""
 
 
+class DecodingOptions(Section):
+    """How translations are searched for or sampled; in a config, what translation and evaluation do by default."""
+
+    beam_size: PositiveInt = 5
+    """Number of hypotheses kept at each decoding step; 1 is greedy search. Has no effect if temperature is above 0."""
+    length_penalty: Annotated[float, Field(ge=0.0, le=4.0)] = 0.6
+    """Exponent alpha of the length penalty; 0 compares plain log-probabilities."""
+    length_penalty_form: Literal["wu", "length"] = "wu"
+    """What log-probabilities are divided by: wu, ((5 + length) / 6)^alpha (Wu et al. 2016), or length, length^alpha, as
+    transformers and CTranslate2 do."""
+    temperature: NonNegativeFloat = 0.0
+    """Above 0, sample translations instead of searching, from the probabilities to the power of 1/temperature: 1
+    samples from the model's own probabilities, a lower value prefers likely tokens."""
+    top_k: PositiveInt | None = None
+    """With a temperature: sample each token only from the k likeliest."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """With a temperature: nucleus sampling, from the fewest tokens whose probabilities sum to this; after top_k."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """With a temperature: random seed; the same seed samples the same translations, another seed different ones."""
+    min_decoding_length: PositiveInt = 1
+    """Minimum length of a translation in tokens, including its end token."""
+    max_decoding_length: PositiveInt | None = None
+    """Maximum length of a translation in tokens, including its end token; by default twice the number of source tokens
+    plus ten, plus the length of a prefix."""
+    batch_size: PositiveInt | None = None
+    """Number of sentences decoded together; by default 64 on a cpu, up to 512 on a gpu or tpu depending on the memory
+    they need, and 64 for scoring given translations."""
+
+    @model_validator(mode="after")
+    def _options_agree(self) -> DecodingOptions:
+        if not self.temperature:
+            reason = "without a temperature above 0, which samples instead of searching"
+            self._refuse_unused("top_k top_p seed", reason)
+        shortest, longest = self.min_decoding_length, self.max_decoding_length
+        if longest and shortest > longest:
+            raise ValueError(f"min_decoding_length {shortest} exceeds max_decoding_length {longest}")
+        return self
+
+    @property
+    def penalty_offset(self) -> float:
+        """What the length penalty adds to lengths: it is ((offset + length) / (offset + 1))^alpha."""
+        return 5.0 if self.length_penalty_form == "wu" else 0.0
+
+    def check_num_hypotheses(self, count: int) -> None:
+        """Raises UserError unless beam search or sampling can return this number of hypotheses per sentence."""
+        if count < 1:
+            raise UserError(f"num_hypotheses must be at least 1, got {count}")
+        if count > self.beam_size and not self.temperature:
+            raise UserError(f"num_hypotheses {count} exceeds beam_size {self.beam_size}")
+
+
 class Config(Section):
     """All options of a training run."""
 
@@ -442,6 +502,7 @@ class Config(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    decoding: Annotated[DecodingOptions, CHANGEABLE] = DecodingOptions()
     devices: Annotated[DevicesConfig, CHANGEABLE] = DevicesConfig()
 
     @model_validator(mode="after")
@@ -460,7 +521,7 @@ class Config(Section):
                 f"optimizer.warmup_steps must be below training.num_steps for the {schedule} schedule, "
                 f"got {warmup} of {last}; lower it, or give optimizer.warmup_share instead"
             )
-        if model.tied_embeddings == "all" and not self.tokenizer.joint:
+        if model.tied_embeddings == "all" and not (self.tokenizer.joint or self.tokenizer.shared_ids):
             raise ValueError('model.tied_embeddings "all" needs tokenizer.joint; use "decoder" or "none"')
         if self.tokenizer.model_file and not self.tokenizer.joint:
             raise ValueError("tokenizer.model_file is one model for both sides, so tokenizer.joint must stay true")
@@ -569,46 +630,3 @@ class AlignmentOptions(Section):
     """Decoder layer that aligns, counted from 1; by default the mean of all."""
     alignment_head: PositiveInt | None = None
     """Head that aligns, counted from 1; by default the mean of all."""
-
-
-class DecodingOptions(Section):
-    """How translations are searched for or sampled."""
-
-    beam_size: PositiveInt = 5
-    """Number of hypotheses kept at each decoding step; 1 is greedy search. Has no effect if temperature is above 0."""
-    length_penalty: Annotated[float, Field(ge=0.0, le=4.0)] = 0.6
-    """Exponent alpha of the length penalty of Wu et al. (2016); 0 compares plain log-probabilities."""
-    temperature: NonNegativeFloat = 0.0
-    """Above 0, sample translations instead of searching, from the probabilities to the power of 1/temperature: 1
-    samples from the model's own probabilities, a lower value prefers likely tokens."""
-    top_k: PositiveInt | None = None
-    """With a temperature: sample each token only from the k likeliest."""
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """With a temperature: nucleus sampling, from the fewest tokens whose probabilities sum to this; after top_k."""
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """With a temperature: random seed; the same seed samples the same translations, another seed different ones."""
-    min_decoding_length: PositiveInt = 1
-    """Minimum length of a translation in tokens, including its end token."""
-    max_decoding_length: PositiveInt | None = None
-    """Maximum length of a translation in tokens, including its end token; by default twice the number of source tokens
-    plus ten, plus the length of a prefix."""
-    batch_size: PositiveInt | None = None
-    """Number of sentences decoded together; by default 64 on a cpu, up to 512 on a gpu or tpu depending on the memory
-    they need, and 64 for scoring given translations."""
-
-    @model_validator(mode="after")
-    def _options_agree(self) -> DecodingOptions:
-        if not self.temperature:
-            reason = "without a temperature above 0, which samples instead of searching"
-            self._refuse_unused("top_k top_p seed", reason)
-        shortest, longest = self.min_decoding_length, self.max_decoding_length
-        if longest and shortest > longest:
-            raise ValueError(f"min_decoding_length {shortest} exceeds max_decoding_length {longest}")
-        return self
-
-    def check_num_hypotheses(self, count: int) -> None:
-        """Raises UserError unless beam search or sampling can return this number of hypotheses per sentence."""
-        if count < 1:
-            raise UserError(f"num_hypotheses must be at least 1, got {count}")
-        if count > self.beam_size and not self.temperature:
-            raise UserError(f"num_hypotheses {count} exceeds beam_size {self.beam_size}")

@@ -9,7 +9,7 @@ from lingua_flax.data.known_words import WORDS_NAME, KnownWords
 from lingua_flax.data.tokenizer import model_paths, parse_tokenizers
 from lingua_flax.host.files import write_atomically
 from lingua_flax.host.version import VERSION
-from lingua_flax.options.config_files import CONFIG_NAME, HELD_OUT_NAME, as_json, to_toml
+from lingua_flax.options.config_files import CONFIG_NAME, HELD_OUT_NAME, ORIGIN_NAME, as_json, to_toml
 from lingua_flax.options.schema import Config
 from lingua_flax.runs.checkpoint import METADATA_FORMAT, save_network
 from lingua_flax.runs.workdir import Workdir
@@ -20,11 +20,13 @@ def run_files(
     tokenizer_models: Sequence[bytes],
     words: KnownWords | None,
     held_out: Mapping[str, Sequence[str]] | None = None,
+    origin: bytes | None = None,
 ) -> dict[str, bytes]:
     """Returns the files that describe a run, by name, in the order in which they are written, the config last.
 
     `tokenizer_models` are those of SentencePiece, serialized: one, or one for each side. `words` is None if the workdir
-    has them already, and `held_out` has the hashes of the pairs that each split holds out of the training pairs.
+    has them already, `held_out` has the hashes of the pairs that each split holds out of the training pairs, and
+    `origin` says where an imported network comes from.
     """
     paths = model_paths(Path(), joint=config.tokenizer.joint)
     files = {path.name: model for path, model in zip(paths, tokenizer_models, strict=True)}
@@ -32,6 +34,8 @@ def run_files(
         files[WORDS_NAME] = words.tsv
     if held_out:
         files[HELD_OUT_NAME] = json.dumps(held_out).encode()
+    if origin:
+        files[ORIGIN_NAME] = origin
     return files | {CONFIG_NAME: to_toml(config).encode()}
 
 

@@ -15,15 +15,15 @@ from lingua_flax.model.transformer import structure
 from lingua_flax.options.schema import Config
 from lingua_flax.translation.translator import Translator
 
-EMBEDDING_NAMES = ("source_embedding", "target_embedding", "output_embedding")  # one row per piece
+OF_PIECES = ("source_embedding", "target_embedding", "output_embedding", "output_bias")  # one row per piece
 log = logging.getLogger(__name__)
 
 
 def matching_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
     """Returns the parameters of another run's best checkpoint that fit into the network of the config, by path.
 
-    They fit if path and shape are the same and, for embeddings, the tokenizer. Logs which ones. Raises UserError if the
-    run or its checkpoint is missing or damaged, or if no matrix fits.
+    They fit if path and shape are the same and, for what belongs to pieces, the tokenizer. Logs which ones. Raises
+    UserError if the run or its checkpoint is missing or damaged, or if no matrix fits.
     """
     translator = Translator.load(origin, devices=config.devices)
     available = params_by_name(gather_to_host(translator.params))
@@ -33,7 +33,7 @@ def matching_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[
     for name, leaf in wanted.items():
         if name not in available:
             others["not in that run"].append(name)
-        elif name.partition(".")[0] in EMBEDDING_NAMES and not same_vocabulary:
+        elif name.partition(".")[0] in OF_PIECES and not same_vocabulary:
             others["different vocabulary"].append(name)
         elif available[name].shape != leaf.shape:
             others["different shape"].append(name)

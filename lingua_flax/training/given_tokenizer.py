@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from lingua_flax.data.tokenizer import load_tokenizer, model_paths, read_model
+from lingua_flax.data.tokenizer import load_tokenizer, model_paths, tokenizer_options
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import CONFIG_NAME, read_workdir_config
 from lingua_flax.options.schema import Config, TokenizerConfig
@@ -35,15 +35,10 @@ def given_tokenizer(config: Config, workdir: Path | None) -> Sequence[Path]:
 
 def _checked(paths: list[Path], wanted: TokenizerConfig) -> list[Path]:
     """Returns the paths; warns of options that this tokenizer was not trained with, and raises UserError for some."""
-    tokenizer = load_tokenizer(paths)
-    model = read_model(tokenizer.target)
-    spec, rules = model.trainer_spec, model.normalizer_spec.name.removesuffix("_cf")
-    theirs = {"joint": len(paths) == 1, "lowercase": tokenizer.lowercase, "placeholders": len(tokenizer.placeholders)}
-    theirs |= {"kind": spec.ModelType.Name(spec.model_type).lower(), "vocab_size": tokenizer.target_vocab_size}
-    theirs |= {"character_coverage": round(spec.character_coverage, 6), "byte_fallback": spec.byte_fallback}
-    unused = [name for name, value in (theirs | {"normalization": rules}).items() if value != getattr(wanted, name)]
+    theirs = tokenizer_options(load_tokenizer(paths))
+    unused = [name for name, value in theirs.items() if value != getattr(wanted, name)]
     for name in unused:
-        if name in ("joint", "lowercase") or (name == "placeholders" and wanted.placeholders):
+        if name in ("joint", "shared_ids", "lowercase") or (name == "placeholders" and wanted.placeholders):
             raise UserError(f"{paths[0]}: tokenizer.{name} must be {theirs[name]} with it, not {getattr(wanted, name)}")
     if unused:
         log.warning("the tokenizer is %s, so this run's tokenizer.%s has no effect", paths[0], ", ".join(unused))

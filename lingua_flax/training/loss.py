@@ -14,6 +14,8 @@ from jaxtyping import Array, Float, Int, Shaped
 from lingua_flax.model.linear import product, transposed_product
 from lingua_flax.options.special_ids import PAD_ID
 
+OutputLayer = tuple[jax.Array, jax.Array | None]  # table [V, D] and, if the logits have one, bias [V]
+
 
 def cross_entropy(
     x: Float[Array, "*B D"],
@@ -21,8 +23,10 @@ def cross_entropy(
     targets: Int[Array | np.ndarray, "*B"],
     label_smoothing: float = 0.0,
     block_size: int | None = None,
+    bias: Float[Array, "V"] | None = None,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Computes the label-smoothed cross-entropy of softmax(x table^T), in nats, summed over tokens, and their number.
+    """Computes the label-smoothed cross-entropy of softmax(x table^T + bias), in nats, as a sum over tokens, and their
+    number.
 
     With label smoothing e, the target distribution is (1 - e) * one-hot + e / V (Szegedy et al. 2016). Positions with
     PAD_ID do not count. Sum and count are returned separately and divided only once, so that the mean does not depend
@@ -33,19 +37,19 @@ def cross_entropy(
     131 MB for 4,096 positions and a vocabulary of 8,000.
     """
     count = jnp.sum(targets != PAD_ID, dtype=jnp.float32)
-    return _loss_sum_in_blocks(x, table, jnp.asarray(targets), label_smoothing, block_size), count
+    return _loss_sum_in_blocks(x, (table, bias), jnp.asarray(targets), label_smoothing, block_size), count
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def _loss_sum_in_blocks(
     x: Float[Array, "B T D"],
-    table: Float[Array, "V D"],
+    output: OutputLayer,
     targets: Int[Array, "B T"],
     label_smoothing: float,
     block_size: int | None,
 ) -> Float[Array, ""]:
     # XLA leaves out the gradients, which nothing uses here.
-    return _forward(x, table, targets, label_smoothing, block_size)[0]
+    return _forward(x, output, targets, label_smoothing, block_size)[0]
 
 
 def number_of_blocks(shape: tuple[int, ...], block_size: int | None) -> int:
@@ -59,41 +63,46 @@ def number_of_blocks(shape: tuple[int, ...], block_size: int | None) -> int:
 
 
 def _forward(
-    x: jax.Array, table: jax.Array, targets: jax.Array, label_smoothing: float, block_size: int | None
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    x: jax.Array, output: OutputLayer, targets: jax.Array, label_smoothing: float, block_size: int | None
+) -> tuple[jax.Array, tuple[jax.Array, OutputLayer]]:
+    table, bias = output
+
     def add(totals: Any, block: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
-        loss, gradient = _loss_and_gradient(*block, table, label_smoothing)
+        loss, gradient = _loss_and_gradient(*block, output, label_smoothing)
         table_gradient = transposed_product(gradient, block[0])
+        bias_gradient = None if bias is None else jnp.sum(gradient, axis=0, dtype=jnp.float32)
         x_gradient = product(gradient, table.astype(x.dtype))
-        return jax.tree.map(jnp.add, totals, (loss, table_gradient)), x_gradient
+        return jax.tree.map(jnp.add, totals, (loss, (table_gradient, bias_gradient))), x_gradient
 
     blocks = number_of_blocks(targets.shape, block_size)
-    zeros = (jnp.zeros(()), jnp.zeros_like(table))
-    (loss, table_gradient), x_gradient = jax.lax.scan(add, zeros, (_split(x, blocks), _split(targets, blocks)))
-    return loss, (_join(x_gradient, x.shape), table_gradient)
+    zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, output))
+    (loss, gradients), x_gradient = jax.lax.scan(add, zeros, (_split(x, blocks), _split(targets, blocks)))
+    return loss, (_join(x_gradient, x.shape), gradients)
 
 
 def _backward(
-    _: float, __: int | None, gradients: tuple[jax.Array, jax.Array], scale: jax.Array
-) -> tuple[jax.Array, jax.Array, None]:
-    x_gradient, table_gradient = gradients
-    return x_gradient * scale.astype(x_gradient.dtype), table_gradient * scale, None
+    _: float, __: int | None, gradients: tuple[jax.Array, OutputLayer], scale: jax.Array
+) -> tuple[jax.Array, OutputLayer, None]:
+    x_gradient, of_output = gradients
+    return x_gradient * scale.astype(x_gradient.dtype), jax.tree.map(lambda leaf: leaf * scale, of_output), None
 
 
 _loss_sum_in_blocks.defvjp(_forward, _backward)
 
 
 def _loss_and_gradient(
-    x: Float[Array, "M D"], targets: Int[Array, "M"], table: Float[Array, "V D"], label_smoothing: float
+    x: Float[Array, "M D"], targets: Int[Array, "M"], output: OutputLayer, label_smoothing: float
 ) -> tuple[Float[Array, ""], Float[Array, "M V"]]:
     """Returns the loss sum of a block and its gradient with respect to the logits, in the type of x."""
+    table, bias = output
     logits = jnp.einsum("md,vd->mv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
+    logits = logits if bias is None else logits + bias
     max_logits, normalizer = jax.lax.platform_dependent(logits, cuda=_in_one_pass, default=_in_two_passes)
     exponentials = jnp.exp(logits - max_logits)
     target_logits = jnp.take_along_axis(logits, targets[:, None], axis=-1)
     losses = jnp.log(normalizer) + max_logits - (1.0 - label_smoothing) * target_logits
     if label_smoothing:
-        losses -= label_smoothing * _mean_logits(x, table)[:, None]
+        losses -= label_smoothing * _mean_logits(x, output)[:, None]
     is_counted = (targets != PAD_ID)[:, None]
     # The target distribution: (1 - e) * one-hot + e / V.
     is_target = jnp.arange(len(table)) == targets[:, None]
@@ -121,10 +130,12 @@ def _in_one_pass(logits: Float[Array, "M V"]) -> tuple[Float[Array, "M 1"], Floa
     return maximum[:, None], total[:, None]
 
 
-def _mean_logits(x: Float[Array, "M D"], table: Float[Array, "V D"]) -> Float[Array, "M"]:
-    """Returns the mean over the vocabulary of x table^T, from the mean row of the table, without a pass over logits."""
+def _mean_logits(x: Float[Array, "M D"], output: OutputLayer) -> Float[Array, "M"]:
+    """Returns the mean of the logits over the vocabulary, from the mean row of the table, without a pass over them."""
+    table, bias = output
     mean = jnp.mean(table, axis=0, dtype=jnp.float32)
-    return jnp.einsum("md,d->m", x, mean, preferred_element_type=jnp.float32)
+    means = jnp.einsum("md,d->m", x, mean, preferred_element_type=jnp.float32)
+    return means if bias is None else means + jnp.mean(bias)
 
 
 def _split(array: Shaped[Array, "B T *D"], blocks: int) -> Shaped[Array, "{blocks} M *D"]:

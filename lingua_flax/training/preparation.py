@@ -9,6 +9,7 @@ from typing import Any
 from lingua_flax.data.known_words import KnownWords, known_words
 from lingua_flax.data.training_data import TrainingData, open_training_data
 from lingua_flax.evaluation.bleu import bleu_tokenizer
+from lingua_flax.options.config_files import ORIGIN_NAME
 from lingua_flax.options.schema import Config
 from lingua_flax.runs.checkpoint import saved_steps
 from lingua_flax.runs.workdir import Workdir
@@ -26,6 +27,7 @@ class Preparation(TrainingData):
     """The prepared inputs of a training run: its data, with the warm-up of the config in steps, and what follows."""
 
     words: KnownWords | None  # of the training text, and of that of training.init_from; None if the run resumes
+    origin: bytes | None  # where the network of training.init_from comes from, if it was imported; likewise
     num_steps: int
     inherited: Mapping[str, Any]  # parameters copied from another run, by path
     several_sentences: float  # share of the training sources with more than one sentence, of a sample
@@ -48,12 +50,15 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     Raises UserError if a corpus or the config is invalid.
     """
     data = open_training_data(config, given_tokenizer(config, workdir))
-    words, inherited, origin = None, dict[str, Any](), config.training.init_from
+    words, described, inherited, origin = None, None, dict[str, Any](), config.training.init_from
     if not saved_steps(Workdir(workdir).checkpoints):
         check_data(data)
         inherited = matching_params(origin, config, data.tokenizer) if origin else {}
         sources = (source for training in data.corpora for source, _ in training.pairs)
-        words = known_words(sources, KnownWords.load(origin).counts if origin else None)
+        known = KnownWords.load(origin) if origin else None
+        words = known if known and not known.tsv else known_words(sources, known.counts if known else None)
+        where = origin and origin / ORIGIN_NAME
+        described = where.read_bytes() if where and where.exists() else None
     elif origin:
         log.info("training.init_from is not read again: the run resumes from its own checkpoint")
     num_steps = steps_of_run(config, data)
@@ -64,6 +69,7 @@ def prepare(config: Config, workdir: Path) -> Preparation:
         tokenizer_models=data.tokenizer_models,
         planner=data.planner,
         words=words,
+        origin=described,
         num_steps=num_steps,
         inherited=inherited,
         several_sentences=share_of_several_sentences(data),

@@ -82,7 +82,8 @@ def make_objective(
         model, inputs = nnx.merge(network.graphdef, params), batch._asdict()
         targets = inputs.pop("target_out")
         x, _ = model.hidden_states(**inputs, dropout=Dropout(key))
-        return cross_entropy(x, model.output_table, targets, config.training.label_smoothing, block_size)
+        smoothing = config.training.label_smoothing
+        return cross_entropy(x, model.output_table, targets, smoothing, block_size, model.logit_bias)
 
     return objective
 

@@ -116,7 +116,8 @@ class Trainer:
         self.progress = self._restore_or_initialize()
         learner.set_decay(self.plan.decay(self.progress))
         held_out = held_out_pairs(prepared.corpus)
-        files = run_files(prepared.config, prepared.tokenizer_models, prepared.words, held_out)
+        models, words = prepared.tokenizer_models, prepared.words
+        files = run_files(prepared.config, models, words, held_out, prepared.origin)
         self._logged_lines = self._saved.begin(files, prepared.config.training.checkpoint_every)
         self.was_finished = self.plan.is_finished(self.progress) and not self.plan.validation_is_due(self.progress)
         self._recorder: Recorder | None = None

@@ -148,4 +148,4 @@ def loss_sum(params: Any, batch: Batch, *, graphdef: nnx.GraphDef) -> tuple[jax.
     """Returns the summed cross-entropy of a batch, in nats, and its number of target tokens."""
     model = nnx.merge(graphdef, params)
     x, _ = model.hidden_states(batch.source, batch.target_in)
-    return cross_entropy(x, model.output_table, batch.target_out, block_size=LOSS_BLOCK)
+    return cross_entropy(x, model.output_table, batch.target_out, block_size=LOSS_BLOCK, bias=model.logit_bias)

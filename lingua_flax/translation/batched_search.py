@@ -238,7 +238,8 @@ class RunningBatch:
         width = parts[0].num_hypotheses if options.temperature else options.beam_size
         program = decoding.Program(width, room, options.top_k, options.top_p, is_recorded)
         sampling = (np.uint32(options.seed), np.float32(options.temperature)) if options.temperature else None
-        return decoding.Decoding(program, sampling, np.float32(options.length_penalty))
+        penalty = (np.float32(options.length_penalty), np.float32(options.penalty_offset))
+        return decoding.Decoding(program, sampling, *penalty)
 
 
 def _run(function: jax.stages.Wrapped, *arguments: Any, **static: Any) -> Any:

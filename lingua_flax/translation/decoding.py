@@ -71,6 +71,7 @@ class Decoding:
     program: Program = dataclasses.field(metadata={"static": True})
     sampling: Any  # a seed, uint32, and a temperature, float32; None for a search
     alpha: Any  # the exponent of the length penalty, float32
+    offset: Any  # what it adds to lengths, float32
 
 
 class Searched(NamedTuple):
@@ -163,10 +164,10 @@ def _search(models: Sequence[Transformer], how: Decoding) -> search.Search:
     program, ends = how.program, (BOS_ID, EOS_ID)
     if how.sampling:
         sampling = search.Sampling(how.sampling[1], program.top_k, program.top_p)
-        return search.IndependentRows(step, program.width, *ends, how.alpha, sampling)
+        return search.IndependentRows(step, program.width, *ends, how.alpha, sampling, how.offset)
     if program.width == 1 and not program.is_recorded:
-        return search.IndependentRows(step, 1, *ends, how.alpha)
-    return search.BeamSearch(step, program.width, *ends, how.alpha)
+        return search.IndependentRows(step, 1, *ends, how.alpha, offset=how.offset)
+    return search.BeamSearch(step, program.width, *ends, how.alpha, how.offset)
 
 
 def _merged(networks: Sequence[Network]) -> list[Transformer]:

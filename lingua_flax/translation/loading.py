@@ -21,10 +21,10 @@ from lingua_flax.devices.sharding import put_on_devices, replicated, row_shardin
 from lingua_flax.host.errors import UserError
 from lingua_flax.model.transformer import structure
 from lingua_flax.options.config_files import CONFIG_NAME, read_workdir_config, refused_changes
-from lingua_flax.options.schema import ComputeConfig, MeshConfig, ModelConfig
+from lingua_flax.options.schema import ComputeConfig, DecodingOptions, MeshConfig, ModelConfig
 from lingua_flax.runs.checkpoint import check_format, load_params
 from lingua_flax.runs.workdir import Workdir
-from lingua_flax.translation import decoding
+from lingua_flax.translation.decoding import Network
 from lingua_flax.translation.sentences import MAX_SEVERAL_SENTENCES
 
 BATCH_SIZE_ON_CPU, BATCH_SIZE = 64, 512
@@ -45,6 +45,7 @@ class TrainedNetwork:
     pads_to_longest: bool = False  # as devices.padding says
     languages: tuple[str, str] = ("", "")  # the codes of source and target
     # The defaults of `Translator.translate`.
+    decoding: DecodingOptions = dataclasses.field(default_factory=DecodingOptions)
     one_sentence_per_line: bool = False
     translate_unknown: bool = False
     others: tuple[TrainedNetwork, ...] = ()  # of an ensemble
@@ -99,9 +100,9 @@ class TrainedNetwork:
         return [member.step for member in self.members]
 
     @property
-    def networks(self) -> list[decoding.Network]:
+    def networks(self) -> list[Network]:
         """All networks of the ensemble, as arguments of compiled programs."""
-        return [decoding.Network(member.graphdef, member.params) for member in self.members]
+        return [Network(member.graphdef, member.params) for member in self.members]
 
     @property
     def batch_size(self) -> int:
@@ -182,5 +183,6 @@ def _load_one(
         mesh,
         pads_to_longest(devices.padding, mesh),
         languages=config.data.direction_into(target_language or language),
+        decoding=config.decoding,
         one_sentence_per_line=metadata["several_sentences"] > MAX_SEVERAL_SENTENCES,
     )

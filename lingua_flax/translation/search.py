@@ -104,9 +104,11 @@ class SearchState(NamedTuple):
         return jnp.take_along_axis(tokens, slots[:, None], axis=2)
 
 
-def length_penalty(length: Num[Array, "*B"], alpha: float | Float[Array, ""]) -> Float[Array, "*B"]:
-    """Returns ((5 + length) / 6)**alpha (Wu et al. 2016, equation 14)."""
-    return ((5.0 + length) / 6.0) ** alpha
+def length_penalty(
+    length: Num[Array, "*B"], alpha: float | Float[Array, ""], offset: float | Float[Array, ""] = 5.0
+) -> Float[Array, "*B"]:
+    """Returns ((offset + length) / (offset + 1))**alpha: of Wu et al. (2016, equation 14), or with 0 length**alpha."""
+    return ((offset + length) / (offset + 1.0)) ** alpha
 
 
 class Sampling(NamedTuple):
@@ -131,6 +133,7 @@ class IndependentRows(NamedTuple):
     end_token: int
     alpha: float | Float[Array, ""] = 0.0  # of the length penalty, not negative
     sampling: Sampling | None = None
+    offset: float | Float[Array, ""] = 5.0  # of the length penalty
 
     def begin(
         self, constraints: Constraints, state: Any, room: int, keys: UInt32[Array, "B K 2"] | None = None
@@ -163,7 +166,8 @@ class IndependentRows(NamedTuple):
     def result(self, progress: SearchState) -> Hypotheses:
         """Returns the hypotheses, best first."""
         lengths = jnp.sum(progress.tokens != 0, axis=-1)
-        scores, order = jax.lax.top_k(progress.scores / length_penalty(lengths, self.alpha), lengths.shape[1])
+        penalties = length_penalty(jnp.maximum(lengths, 1), self.alpha, self.offset)
+        scores, order = jax.lax.top_k(progress.scores / penalties, lengths.shape[1])
         return Hypotheses(_take_rows(progress.from_begin(progress.tokens), order), scores)
 
     def _likeliest(
@@ -207,6 +211,7 @@ class BeamSearch(NamedTuple):
     start_token: int
     end_token: int
     alpha: float | Float[Array, ""] = 0.0  # of the length penalty, not negative
+    offset: float | Float[Array, ""] = 5.0
 
     def begin(self, constraints: Constraints, state: Any, room: int, keys: Any = None) -> SearchState:
         """Returns the progress before the first position."""
@@ -232,7 +237,7 @@ class BeamSearch(NamedTuple):
         ends = tokens == self.end_token
         sequences = _written(_take_rows(beam.tokens, origins), tokens, beam.slot)
         is_finished = ends & (scores > IMPOSSIBLE / 2) & ~self.done(beam)[:, None]
-        penalties = length_penalty(beam.positions + 1, self.alpha)[:, None]
+        penalties = length_penalty(beam.positions + 1, self.alpha, self.offset)[:, None]
         finished_scores = jnp.where(is_finished, scores / penalties, IMPOSSIBLE)
         all_scores = jnp.concatenate([beam.finished.scores, finished_scores[:, : self.beams]], axis=1)
         all_tokens = jnp.concatenate([beam.finished.tokens, sequences[:, : self.beams]], axis=1)
@@ -258,7 +263,7 @@ class BeamSearch(NamedTuple):
         reason to end: the best one may still be in the beam.
         """
         limits, _, needed, _ = beam.constraints
-        best_possible = beam.scores[:, 0] / length_penalty(limits, self.alpha)
+        best_possible = beam.scores[:, 0] / length_penalty(limits, self.alpha, self.offset)
         worst_needed = jnp.take_along_axis(beam.finished.scores, needed[:, None] - 1, axis=1)[:, 0]
         nothing_better = worst_needed >= (IMPOSSIBLE / 2 if self.beams == 1 else best_possible)
         nothing_alive = beam.scores[:, 0] < IMPOSSIBLE / 2

@@ -54,7 +54,7 @@ class Translator(TrainedNetwork):
     def translate(
         self,
         lines: Sequence[str],
-        options: DecodingOptions = DecodingOptions(),
+        options: DecodingOptions | None = None,
         *,
         num_hypotheses: int = 1,
         prefixes: Sequence[str] | None = None,
@@ -72,7 +72,7 @@ class Translator(TrainedNetwork):
 
         Args:
           lines: detokenized text.
-          options: how to decode.
+          options: how to decode; by default as the run's config says.
           num_hypotheses: number of hypotheses to return for each line; for a search, at most its beam_size. Those of a
             line with several sentences are the best of each sentence, the second best of each, and so on.
           prefixes: text that the translation of each line must begin with, "" for none.
@@ -97,7 +97,7 @@ class Translator(TrainedNetwork):
     def translate_sentences(
         self,
         sentences: Sequence[str],
-        options: DecodingOptions = DecodingOptions(),
+        options: DecodingOptions | None = None,
         *,
         first_line: int = 1,
         warn: bool = True,
@@ -112,9 +112,10 @@ class Translator(TrainedNetwork):
         )
 
     def request(
-        self, options: DecodingOptions, num_hypotheses: int = 1, first_line: int = 1, **overrides: Any
+        self, options: DecodingOptions | None, num_hypotheses: int = 1, first_line: int = 1, **overrides: Any
     ) -> Request:
         """Returns what is asked for; raises UserError if this model cannot do that. Arguments as in `translate`."""
+        options = options or self.decoding
         if overrides:
             given = {name: getattr(options, name) for name in DecodingOptions.model_fields}
             options = validated(DecodingOptions, given | overrides)

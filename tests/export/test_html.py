@@ -56,6 +56,7 @@ TOKENIZERS = [
     {"kind": "bpe", "normalization": "identity"},
 ]
 ROTARY = {"positions": "rotary", "position_base": 50.0}
+BIASED = {"activation": "silu", "attention_bias": True, "output_bias": True, "norm_epsilon": 0.01}
 
 
 def place(attention, layer, head, query):
@@ -101,7 +102,7 @@ def attended(answer):
     ("language", "joint", "options"),  # with codes of languages as users write them
     [
         ("en_US", False, ROTARY | {"norm": "post", "activation": "gelu", "qk_norm": True, "tied_embeddings": "none"}),
-        ("x", True, {"positions": "learned", "qk_norm": "self", "tied_embeddings": "decoder"}),
+        ("x", True, BIASED | {"positions": "learned", "qk_norm": "self", "tied_embeddings": "decoder"}),
         pytest.param("en", True, {}, marks=pytest.mark.slow),
         pytest.param("eng_Latn", True, ROTARY | {"rotary_cross_attention": False}, marks=pytest.mark.slow),
     ],

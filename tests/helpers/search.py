@@ -53,9 +53,11 @@ def finished(search: Search, own: Constraints, state: Any, room: int = LENGTH, k
 
 
 @functools.partial(jax.jit, static_argnames="beams")
-def compiled_beam_search(tables: jax.Array, own: Constraints, *, beams: int, alpha: Any) -> Hypotheses:
+def compiled_beam_search(
+    tables: jax.Array, own: Constraints, *, beams: int, alpha: Any, offset: Any = 5.0
+) -> Hypotheses:
     """Returns the hypotheses that a beam search finds in the tables."""
-    return finished(BeamSearch(look_up, beams, START, END, alpha), own, tables, tables.shape[1])
+    return finished(BeamSearch(look_up, beams, START, END, alpha, offset), own, tables, tables.shape[1])
 
 
 @jax.jit
@@ -69,9 +71,9 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
-def penalty(length: float, alpha: float) -> float:
+def penalty(length: float, alpha: float, form: str = "wu") -> float:
     """Returns what the log-probability of a hypothesis is divided by."""
-    return ((5 + length) / 6) ** alpha
+    return length**alpha if form == "length" else ((5 + length) / 6) ** alpha
 
 
 def allowed_tokens(position: int, limit: int, minimum: int = 1, prefix: Sequence[int] = ()) -> list[int]:
@@ -86,7 +88,9 @@ def allowed_tokens(position: int, limit: int, minimum: int = 1, prefix: Sequence
 Scored = list[tuple[float, list[int]]]  # a score and tokens
 
 
-def beam_search_by_lists(table: np.ndarray, beams: int, alpha: float, **limits: Any) -> tuple[list[Scored], Scored]:
+def beam_search_by_lists(
+    table: np.ndarray, beams: int, alpha: float, form: str = "wu", **limits: Any
+) -> tuple[list[Scored], Scored]:
     """Returns what a beam search of a sentence considers at each step, and the hypotheses that it finds, best first.
 
     The scores of the former are log-probabilities. The search ends when nothing alive can overtake, at any of the
@@ -104,10 +108,12 @@ def beam_search_by_lists(table: np.ndarray, beams: int, alpha: float, **limits: 
         ]
         best = sorted(candidates, reverse=True)[: 2 * beams]
         steps.append(best)
-        ended = [(score / penalty(position + 1, alpha), tokens) for score, tokens in best[:beams] if tokens[-1] == END]
+        ended = [
+            (score / penalty(position + 1, alpha, form), tokens) for score, tokens in best[:beams] if tokens[-1] == END
+        ]
         finished = sorted(finished + ended, reverse=True)[:beams]
         alive = [candidate for candidate in best if candidate[1][-1] != END][:beams]
-        reachable = [score / penalty(n, alpha) for score, _ in alive for n in range(position + 2, limit + 1)]
+        reachable = [score / penalty(n, alpha, form) for score, _ in alive for n in range(position + 2, limit + 1)]
         is_settled = len(finished) == beams and finished[-1][0] >= max(reachable, default=-np.inf)
         if is_settled or not alive or (beams == 1 and finished):
             break

@@ -21,6 +21,7 @@ DEFAULT: dict[str, object] = {}
 LEARNED = {"norm": "post", "activation": "gelu", "positions": "learned", "tied_embeddings": "decoder"}
 ROTARY = {"positions": "rotary", "tied_embeddings": "none"}
 NORMALIZED = {"norm": "post", "positions": "rotary", "rotary_cross_attention": False, "qk_norm": True}
+NORMALIZED |= {"activation": "silu", "attention_bias": True, "output_bias": True, "norm_epsilon": 0.01}
 VARIANTS = [DEFAULT, LEARNED, ROTARY, NORMALIZED]
 
 # Two pairs with 5 and 3 tokens on either side; all batches have the same shape, for which one program is compiled.
@@ -128,12 +129,13 @@ def test_parameter_counts_match_hand_calculation():
     norms 48. 1061 + 2 * 1661 + 276 + 48 = 4707.
     """
     final_norms, embedding, position_embedding, scales = 48, 276, 32 * 12, (1 + 2 * 2) * 2 * 6
+    biases = (1 + 2 * 2) * 4 * 12 + 23
     counts = [sum(leaf.size for leaf in jax.tree.leaves(network(**options).params)) for options in VARIANTS]
     assert counts == [
         4707,
         4707 - final_norms + embedding + position_embedding,
         4707 + 2 * embedding,
-        4707 - final_norms + scales,
+        4707 - final_norms + scales + biases,
     ]
 
 

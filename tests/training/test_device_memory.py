@@ -67,6 +67,14 @@ def test_flops_count_all_kernels(activation):
     assert training_flops(config, 5, 1, 1) == 3 * 2 * (kernels + 5 * 2 + 3 * 2 * 2)
 
 
+def test_all_parameters_are_counted_by_module():
+    config = ModelConfig(embed_dim=4, num_heads=1, mlp_dim=4, output_bias=True, positions="learned", max_length=8)
+    network = structure(config, 5, 5)
+    counts = parameters_by_module(network)
+    assert sum(counts.values()) == sum(leaf.size for leaf in jax.tree.leaves(network.params))
+    assert counts["output_bias"] == 5
+
+
 def test_operations_and_memory_match_the_compiled_step(monkeypatch, toy):
     """XLA counts a loop once: here over four blocks of the loss, in each of two parts of a batch. By its own account,
     the same step without loops has as many operations."""

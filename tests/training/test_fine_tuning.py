@@ -1,21 +1,27 @@
 """Fine-tuning: lingua-flax train with the initial parameters of another run."""
 
+import dataclasses
 import re
 import shutil
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
 from lingua_flax.commands.train import resolve_config
+from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_config
-from lingua_flax.options.schema import Config
+from lingua_flax.options.schema import Config, DataConfig, MeshConfig, ModelConfig, TokenizerConfig
+from lingua_flax.options.special_ids import BOS_ID
+from lingua_flax.runs.new_workdir import new_metadata, run_files, write_network
 from lingua_flax.training.fine_tuning import matching_params
+from lingua_flax.training.learner import Learner
 from lingua_flax.training.preparation import prepare
 from lingua_flax.translation.translator import Translator
 from tests.helpers.commands import succeed
-from tests.helpers.networks import small_tokenizer
+from tests.helpers.networks import forward_pass, random_translator, small_tokenizer
 from tests.helpers.translation import decisive_translator
 from tests.processes import digests, metrics
 
@@ -79,12 +85,12 @@ def test_fitting_arrays_are_taken_and_all_others_are_reported(trained, toy, tmp_
 
 
 def test_no_embedding_of_another_vocabulary_is_taken_even_if_its_size_is_the_same(monkeypatch, tmp_path):
-    original = decisive_translator(max_length=128)
+    original = decisive_translator(max_length=128, output_bias=True)
     monkeypatch.setattr(Translator, "load", lambda *_, **__: original)
     config = Config(model=original.config)
     same, other = (small_tokenizer(vocab_size=60, kind=kind) for kind in ("unigram", "bpe"))
     left_out = set(matching_params(tmp_path, config, same)) - set(matching_params(tmp_path, config, other))
-    assert left_out == {"source_embedding", "target_embedding", "output_embedding"}
+    assert left_out == {"source_embedding", "target_embedding", "output_embedding", "output_bias"}
 
 
 def test_options_of_a_tokenizer_that_is_not_trained_are_reported(trained, toy, tmp_path, caplog):
@@ -105,6 +111,56 @@ def test_options_of_a_tokenizer_that_is_not_trained_are_reported(trained, toy, t
     assert f"the tokenizer is {model}, so this run's {unused} has no effect" in caplog.text
     with pytest.raises(UserError, match=r"tokenizer\.lowercase must be False with it, not True"):
         prepared(toy, tmp_path / "lower", *given, "--tokenizer.lowercase", "True")
+
+
+OTHER: dict[str, Any] = {"num_encoder_layers": 2, "num_decoder_layers": 1}
+OTHER |= {"embed_dim": 24, "num_heads": 3, "mlp_dim": 20}
+OTHER |= {"activation": "silu", "attention_bias": True, "output_bias": True, "norm_epsilon": 0.1, "norm": "post"}
+OTHER |= {"positions": "rotary", "rotary_cross_attention": False, "position_base": 50.0, "qk_norm": "self"}
+OTHER |= {"max_length": 64, "tied_embeddings": "none", "dropout_rate": 0.0, "attention": "plain"}
+FINE_TUNE = "[data]\nrow_length = 32\n[training]\ntokens_per_batch = 64\n"
+
+
+def write_network_of(workdir, model: ModelConfig) -> Translator:
+    """Makes a workdir of a random network with a lower-case tokenizer, and returns it."""
+    translator = random_translator(**dict(model))
+    options: dict[str, Any] = {"vocab_size": 50, "lowercase": True}
+    config = Config(data=DataConfig(row_length=32), model=model, tokenizer=TokenizerConfig(**options))
+    tokenizer = small_tokenizer(**options)
+    models = [tokenizer.source.serialized_model_proto()]
+    assert tokenizer.source_vocab_size == translator.tokenizer.source_vocab_size
+    params = jax.tree.map(np.asarray, translator.params)
+    files = run_files(config, models, tokenizer.words, origin=b"{}")
+    write_network(workdir, files, params, new_metadata(config, models))
+    return Translator.load(workdir)
+
+
+def test_a_network_that_differs_in_every_field_has_equal_logits_at_the_first_step(tmp_path):
+    """Without a word of it in the config; even a tokenizer of lower case is inherited, and where it comes from."""
+    assert [name for name, value in ModelConfig(**OTHER) if value == ModelConfig.model_fields[name].default] == []
+    original = write_network_of(tmp_path / "origin", ModelConfig(**OTHER))
+    (tmp_path / "c.toml").write_text(FINE_TUNE)
+    run = prepared(tmp_path / "c.toml", tmp_path, "--init-from", tmp_path / "origin")
+    learner = Learner(run, make_mesh(MeshConfig()))
+    learner.initialize()
+    assert run.config.model == original.config
+    batch = [[5, 6, 7, 1]], [[BOS_ID, 8, 9, 10]]
+    tuned = dataclasses.replace(learner.translator(), graphdef=original.graphdef)
+    np.testing.assert_array_equal(forward_pass(tuned, *batch), forward_pass(original, *batch))
+    assert run.tokenizer.lowercase
+    assert run.origin == b"{}"
+
+
+def test_a_config_that_says_something_else_of_the_network_is_refused(tmp_path):
+    write_network_of(tmp_path / "origin", ModelConfig(**OTHER))
+    (tmp_path / "c.toml").write_text(f"{FINE_TUNE}[model]\nnum_heads = 2\ndropout_rate = 0.3\n")
+    given = ("--init-from", tmp_path / "origin")
+    with pytest.raises(
+        UserError, match=r"model.num_heads is 2 in the config, but 3 in .*origin.*give --model.num-heads 2"
+    ):
+        prepared(tmp_path / "c.toml", tmp_path, *given)
+    model = prepared(tmp_path / "c.toml", tmp_path, *given, "--model.num-heads", 2).config.model
+    assert (model.num_heads, model.dropout_rate, model.norm) == (2, 0.3, "post")
 
 
 def test_unusable_original_runs_are_refused(trained, toy, tmp_path):

@@ -185,27 +185,33 @@ def test_blocks_hold_at_least_the_requested_number_of_positions():
     ("dtype", "block_size", "smoothing", "tolerance"),
     [("float32", None, 0.0, 1e-6), ("float32", 4, 0.1, 1e-6), ("bfloat16", 4, 0.1, 0.02)],
 )
-def test_cross_entropy_and_gradients_match_optax(dtype, block_size, smoothing, tolerance):
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_cross_entropy_and_gradients_match_optax(dtype, block_size, smoothing, tolerance, has_bias):
     random = np.random.default_rng(0)
     x, table = (jnp.asarray(random.normal(size=shape), dtype) for shape in [(3, 6, 5), (7, 5)])
     exact, table = jnp.float32(x), jnp.float32(table)
     targets = jnp.array([[4, 5, 1, 0, 0, 0], [6, 1, 0, 0, 0, 0], [2, 3, 4, 5, 3, 1]])
 
-    def loss(x, table):
-        total, count = cross_entropy(x, table, targets, smoothing, block_size)
+    bias = jnp.float32(random.normal(size=7)) if has_bias else None
+
+    def loss(x, table, bias):
+        total, count = cross_entropy(x, table, targets, smoothing, block_size, bias)
         return 0.5 * total, count  # the factor also scales the gradients
 
-    def reference(x, table):
+    def reference(x, table, bias):
         smoothed = optax.smooth_labels(jax.nn.one_hot(targets, len(table)), smoothing)
-        losses = optax.softmax_cross_entropy(jnp.einsum("btd,vd->btv", x, table), smoothed)
+        losses = optax.softmax_cross_entropy(
+            jnp.einsum("btd,vd->btv", x, table) + (bias if has_bias else 0.0), smoothed
+        )
         return 0.5 * jnp.sum(jnp.where(targets != 0, losses, 0.0))
 
-    expected, expected_gradients = jax.jit(jax.value_and_grad(reference, argnums=(0, 1)))(exact, table)
-    (actual, count), gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(x, table)
-    alone, _ = jax.jit(loss)(x, table)  # a separate path: no gradients are computed
+    of = (0, 1, 2)[: 2 + has_bias]
+    expected, expected_gradients = jax.jit(jax.value_and_grad(reference, argnums=of))(exact, table, bias)
+    (actual, count), gradients = jax.jit(jax.value_and_grad(loss, argnums=of, has_aux=True))(x, table, bias)
+    alone, _ = jax.jit(loss)(x, table, bias)  # a separate path: no gradients are computed
     np.testing.assert_allclose([actual, alone], [expected] * 2, rtol=tolerance)
     assert count == 11
-    assert [gradient.dtype for gradient in gradients] == [dtype, "float32"]
+    assert [gradient.dtype for gradient in gradients] == [dtype, "float32", "float32"][: len(of)]
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
         np.testing.assert_allclose(np.float32(gradient), expected_gradient, rtol=tolerance, atol=tolerance)
 

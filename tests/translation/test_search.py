@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.search import (
     IMPOSSIBLE,
     BeamSearch,
@@ -94,10 +95,11 @@ def test_narrow_beams_end_exactly_when_nothing_can_overtake(beams):
     """Of 200 sentences, many have K finished hypotheses long before the best one finishes."""
     tables = random_tables(200, 9, seed=7, scale=3)
     own = constraints([9] * 200, prefixes=((),) * 200, num_hypotheses=beams)
-    for alpha in (0.0, 0.6, 1.5):
-        result = jax.device_get(compiled_beam_search(tables, own, beams=beams, alpha=alpha))
+    for alpha, form in ((0.0, "wu"), (0.6, "wu"), (1.5, "wu"), (1.0, "length")):
+        offset = DecodingOptions(length_penalty_form=form).penalty_offset
+        result = jax.device_get(compiled_beam_search(tables, own, beams=beams, alpha=alpha, offset=offset))
         for sentence, table in enumerate(tables):
-            check_hypotheses(result, sentence, beam_search_by_lists(table, beams, alpha, limit=9)[1])
+            check_hypotheses(result, sentence, beam_search_by_lists(table, beams, alpha, form, limit=9)[1])
 
 
 def test_best_hypothesis_finishes_after_two_others_by_hand():

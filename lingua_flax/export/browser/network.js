@@ -26,20 +26,21 @@
 /**
  * @typedef {{
  *   num_encoder_layers: number, num_decoder_layers: number, embed_dim: number, num_heads: number, max_length: number,
- *   norm: "pre" | "post", activation: "relu" | "gelu", tied_embeddings: "all" | "decoder" | "none",
+ *   norm: "pre" | "post", norm_epsilon: number, activation: "relu" | "gelu" | "silu", tied_embeddings: "all" | "decoder" | "none",
  *   positions: "sinusoidal" | "learned" | "rotary", position_base: number, rotary_cross_attention: boolean,
  *   qk_norm: boolean | "self"
  * }} ModelConfig the section [model] of the run
  */
 
-const EPSILON = 1e-6; // of all norms
 // The fields of the config that this code knows, which may have any value or one of those in KNOWN.
 const SIZES = ["num_encoder_layers", "num_decoder_layers", "embed_dim", "num_heads", "mlp_dim", "max_length"];
-const ANY = [...SIZES, "position_base"];
+const ANY = [...SIZES, "position_base", "norm_epsilon"];
 const IRRELEVANT = ["dropout_rate", "attention"]; // only training reads them
 /** @type {Record<string, unknown[]>} */
 const KNOWN = {
-  activation: ["relu", "gelu"],
+  activation: ["relu", "gelu", "silu"],
+  attention_bias: [false, true],
+  output_bias: [false, true],
   norm: ["pre", "post"],
   positions: ["sinusoidal", "learned", "rotary"],
   rotary_cross_attention: [true, false],
@@ -117,7 +118,8 @@ export class Network {
 
   /** @type {(hidden: Rows) => Rows} the logits of all tokens, given the decoder's output */
   logits(hidden) {
-    return this.linear(this.config.tied_embeddings === "none" ? "output_embedding" : "target_embedding", hidden);
+    const table = this.config.tied_embeddings === "none" ? "output_embedding" : "target_embedding";
+    return this.linear(table, hidden, "output_bias");
   }
 
   /** @type {() => Memory[]} of a row that has read nothing */
@@ -166,7 +168,8 @@ export class Network {
       const queries = this.heads(`${name}.query`, read, positions);
       const weights = queries.map((query, row) => this.weights(query, memories[row].keys, (key) => mask(row, key)));
       const heads = weights.map((own, row) => this.weightedSums(own, memories[row].values));
-      const output = this.linear(`${name}.output.kernel`, heads.map((row) => this.switched(name, row)));
+      const switched = heads.map((row) => this.switched(name, row));
+      const output = this.linear(`${name}.output.kernel`, switched, `${name}.output.bias`);
       seen = { read, queries, memories, mask, weights, heads, output };
       return output;
     });
@@ -176,14 +179,18 @@ export class Network {
 
   /** @type {(name: string, x: Rows, positions: number[]) => Memory} */
   memory(name, x, positions) {
-    return { from: x, keys: this.heads(`${name}.key`, x, positions), values: this.linear(`${name}.value.kernel`, x) };
+    return {
+      from: x,
+      keys: this.heads(`${name}.key`, x, positions),
+      values: this.linear(`${name}.value.kernel`, x, `${name}.value.bias`),
+    };
   }
 
   /** @type {(name: string, x: Rows, positions: number[]) => Rows} queries or keys, such as encoder.0.self_attention.key */
   heads(name, x, positions) {
     const { qk_norm, positions: kind, rotary_cross_attention } = this.config;
     const isSelf = name.includes("self_attention");
-    const rows = this.linear(`${name}.kernel`, x);
+    const rows = this.linear(`${name}.kernel`, x, `${name}.bias`);
     rows.forEach((row, r) => {
       for (let start = 0; start < row.length; start += this.headWidth) {
         const head = row.subarray(start, start + this.headWidth);
@@ -197,7 +204,9 @@ export class Network {
   /** @type {(name: string, head: Float32Array) => void} */
   rmsNorm(name, head) {
     const scale = this.tensors[name].values;
-    const size = Math.sqrt(head.reduce((sum, value) => sum + value * value, 0) / head.length + EPSILON);
+    const size = Math.sqrt(
+      head.reduce((sum, value) => sum + value * value, 0) / head.length + this.config.norm_epsilon,
+    );
     head.forEach((value, i) => head[i] = value / size * scale[i]);
   }
 
@@ -249,7 +258,7 @@ export class Network {
 
   /** @type {(name: string, x: Rows) => Rows} */
   feedForward(name, x) {
-    const activation = this.config.activation === "relu" ? relu : gelu;
+    const activation = { relu, gelu, silu }[this.config.activation];
     return this.residual(name, x, (y) => {
       const hidden = this.linear(`${name}.up.kernel`, y, `${name}.up.bias`).map((row) => row.map(activation));
       return this.linear(`${name}.down.kernel`, hidden, `${name}.down.bias`);
@@ -271,15 +280,15 @@ export class Network {
     return x.map((row) => {
       const mean = row.reduce((sum, value) => sum + value, 0) / row.length;
       const variance = row.reduce((sum, value) => sum + (value - mean) ** 2, 0) / row.length;
-      const size = Math.sqrt(variance + EPSILON);
+      const size = Math.sqrt(variance + this.config.norm_epsilon);
       return row.map((value, i) => (value - mean) / size * scale[i] + bias[i]);
     });
   }
 
-  /** @type {(name: string, rows: Rows, bias?: string) => Rows} products with a matrix, which take most of the time */
+  /** @type {(name: string, rows: Rows, bias: string) => Rows} products with a matrix, plus a bias if there is one */
   linear(name, rows, bias) {
     const { shape: [outputs], values } = this.tensors[name];
-    const results = rows.map(() => bias ? this.tensors[bias].values.slice() : new Float32Array(outputs));
+    const results = rows.map(() => this.tensors[bias]?.values.slice() ?? new Float32Array(outputs));
     let row = 0;
     for (; row + 3 < rows.length; row += 4) addFour(values, rows.slice(row, row + 4), results.slice(row, row + 4));
     for (; row < rows.length; row++) addOne(values, rows[row], results[row]);
@@ -318,6 +327,7 @@ function addOne(values, row, result) {
   }
 }
 
+const silu = (/** @type {number} */ value) => value / (1 + Math.exp(-value));
 const relu = (/** @type {number} */ value) => Math.max(value, 0);
 const gelu = (/** @type {number} */ value) =>
   // its approximation by tanh

@@ -5,7 +5,7 @@
 
 const [PAD, EOS, BOS, UNK] = [0, 1, 2, 3];
 
-/** @typedef {{ beam_size: number, length_penalty: number }} Decoding */
+/** @typedef {{ beam_size: number, length_penalty: number, length_penalty_form?: "wu" | "length" }} Decoding */
 /** @typedef {Omit<Candidate, "piece">} Step a candidate without its text */
 /** @typedef {{ score: number, tokens: number[] }} Hypothesis with its end token */
 /** @typedef {{ rank: number, score: number, tokens: number[], past: Memory[] }} Alive of the last step */
@@ -54,8 +54,15 @@ export function largest(rows, offsets, count, only = null) {
  * @param {number[]} prefix that is prescribed
  * @returns {{ steps: Step[][], finished: Hypothesis[] }}
  */
-export function beamSearch(network, source, { beam_size: beams, length_penalty: alpha }, limit, prefix) {
-  const penalty = (/** @type {number} */ length) => ((5 + length) / 6) ** alpha;
+export function beamSearch(
+  network,
+  source,
+  { beam_size: beams, length_penalty: alpha, length_penalty_form },
+  limit,
+  prefix,
+) {
+  const offset = length_penalty_form === "length" ? 0 : 5;
+  const penalty = (/** @type {number} */ length) => ((offset + length) / (offset + 1)) ** alpha;
   /** @type {Step[][]} */
   const steps = [];
   /** @type {Hypothesis[]} */

@@ -3,7 +3,7 @@
 /**
  * @typedef {object} Model what is needed of a SentencePiece model
  * @property {"unigram" | "bpe"} kind
- * @property {[string, number, "normal" | "user" | "byte" | "control" | "unknown"][]} pieces with their scores and types
+ * @property {[string, number, "normal" | "user" | "byte" | "control" | "unknown" | "unused"][]} pieces with their scores and types
  * @property {boolean} byte_fallback
  * @property {string} unk_surface what unknown tokens are decoded as
  */
@@ -27,6 +27,8 @@ export class Tokenizer {
     this.replacements = charsmap.subarray(4 + size);
     const ofText = new Set(["normal", "user", "byte"]);
     this.ids = new Map(model.pieces.flatMap(([piece, , type], id) => ofText.has(type) ? [[piece, id]] : []));
+    // Those of the other side, whose ids are the same.
+    this.others = new Map(model.pieces.flatMap(([piece, , type], id) => type === "unused" ? [[piece, id]] : []));
     const normal = model.pieces.filter(([, , type]) => type === "normal");
     const scores = normal.map(([, score]) => score);
     this.least = Math.min(...scores);
@@ -39,14 +41,17 @@ export class Tokenizer {
     const characters = [...this.normalize(text)];
     /** @type {number[]} */
     const ids = [];
+    let unknown = ""; // a run of unknown characters is one token
     for (const symbol of this.model.kind === "bpe" ? this.merged(characters) : this.likeliest(characters)) {
       const id = this.idOf(symbol);
       if (id === UNK && this.model.byte_fallback) {
         for (const byte of encoder.encode(symbol)) {
           ids.push(this.ids.get(`<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`) ?? UNK);
         }
-      } else if (id !== UNK || ids.at(-1) !== UNK) {
-        ids.push(id); // a run of unknown characters is one token
+      } else {
+        if (!unknown || id !== UNK) ids.push(id);
+        unknown = id === UNK ? unknown + symbol : "";
+        if (unknown) ids[ids.length - 1] = this.others.get(unknown) ?? UNK;
       }
     }
     return ids;

@@ -33,7 +33,7 @@ async function unpacked(packed) {
   /** @type {Description} */
   const description = JSON.parse(metadata.description);
   const charsmaps = description.tokenizers.map((_, i) => new Uint8Array(bytes(`charsmap.${i}`)));
-  const words = new TextDecoder().decode(bytes("words")).split("\n");
+  const words = new TextDecoder().decode(bytes("words")).split("\n").filter(Boolean);
   return [description, tensors, charsmaps, words];
 }
 

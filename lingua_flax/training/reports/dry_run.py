@@ -82,7 +82,8 @@ def parameters_by_module(network: Structure) -> dict[str, int]:
         elif name.endswith("_norm"):
             name = f"{name.removesuffix('_norm')} norms"
         counts[name] += leaf.size
-    order = ("source_embedding", "target_embedding", "output_embedding", "position_embedding", "encoder", "decoder")
+    tables = ("source_embedding", "target_embedding", "output_embedding", "output_bias", "position_embedding")
+    order = (*tables, "encoder", "decoder")
     return dict(sorted(counts.items(), key=lambda item: order.index(item[0].split()[0])))
 
 

@@ -1,0 +1,1 @@
+"""Networks that others have trained, as workdirs: MarianMT, as transformers stores it."""
