@@ -23,21 +23,19 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lingua_flax.devices import lifeline
 from lingua_flax.host.errors import Interrupted, RunError, UserError
 from lingua_flax.options.schema import ProcessOptions
 
 # Seconds that a process waits for the others when it exits; without an error all of them exit at the same time.
 SHUTDOWN_TIMEOUT = 30
-# Seconds after which JAX aborts processes that do not respond, or wait for such a one: its calls fail after half of
-# them, and lifeline.SILENCE, which ends a run with a sentence, must be shorter.
-HEARTBEAT_TIMEOUT = 100
+# Seconds without a sign of life from one process after which JAX ends the others: it is stopped, or its host is gone.
+# If the first process is killed, they end at once; if another one is, their next joint computation fails.
+HEARTBEAT_TIMEOUT = 30
 START_TIMEOUT = 300  # seconds in which all processes of a run must have started
 _LOST_CONNECTION = re.compile("Gloo|Connection closed|UNAVAILABLE|DEADLINE_EXCEEDED|heartbeat")
-LIFELINE_SECONDS = 5.0
+MAX_TEXT = 2000  # bytes of a text that other processes are told
 Result = TypeVar("Result")
 
-_first_host = socket.gethostname()
 _failed_together = False  # whether all processes know that they end because one has failed
 
 
@@ -51,8 +49,6 @@ def join_processes(options: ProcessOptions, platform: str) -> None:
     if hasattr(jax.config, "jax_enable_preemption_service"):  # not in JAX 0.7
         jax.config.update("jax_enable_preemption_service", False)  # host/interruption.py handles SIGTERM
     if options.coordinator:
-        global _first_host
-        _first_host = options.coordinator.rpartition(":")[0].strip("[]")
         _await_all_processes(options)
         _connect(f"--coordinator {options.coordinator}", options.coordinator, options.num_processes, options.process_id)
     elif int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
@@ -87,7 +83,7 @@ def _await_all_processes(options: ProcessOptions) -> None:
 
 def _await_others(port: int, num_processes: int, deadline: float) -> None:
     missing = set(range(1, num_processes))
-    with lifeline.listen(port) as server:
+    with _listen(port) as server:
         while missing and (left := deadline - time.monotonic()) > 0:
             server.settimeout(left)
             with contextlib.suppress(OSError, ValueError):  # nobody came, or not a process of this run
@@ -102,6 +98,12 @@ def _await_others(port: int, num_processes: int, deadline: float) -> None:
             f"{len(missing)} of {num_processes} processes have not started within {START_TIMEOUT} seconds "
             f"(number {', '.join(map(str, sorted(missing)))}); see their logs"
         )
+
+
+def _listen(port: int) -> socket.socket:
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    return socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=dual)
 
 
 def _report_to_first(address: tuple[str, int], options: ProcessOptions, deadline: float) -> None:
@@ -161,7 +163,7 @@ def in_all_processes(action: Callable[[], Result]) -> Result:
     kind = type(failure) if isinstance(failure, UserError | Interrupted) else RunError
     message = "" if failure is None else f"{kind.__name__}:{getattr(failure, 'signal_number', '')}:{failure}"
     global _failed_together
-    told = lifeline.gather_texts(message)
+    told = gather_texts(message)
     _failed_together = any(told)
     if failure:
         raise failure
@@ -172,6 +174,12 @@ def in_all_processes(action: Callable[[], Result]) -> Result:
                 raise Interrupted(int(signal_number))
             raise {"UserError": UserError, "RunError": RunError}[name](f"process {process}: {reason}")
     return cast(Result, result)
+
+
+def gather_texts(text: str) -> list[str]:
+    """Returns the texts of all processes, each up to MAX_TEXT bytes; every process must call this."""
+    own = np.frombuffer(text.encode(errors="backslashreplace")[:MAX_TEXT].ljust(MAX_TEXT, b"\0"), np.uint8)
+    return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in multihost_utils.process_allgather(own)]
 
 
 def on_first_process(action: Callable[[], object]) -> None:
@@ -211,7 +219,7 @@ def check_equal_on_all_processes(name: str, digest: str) -> None:
     """Raises UserError in every process unless all have the same digest, or text, of the value with this name."""
     if jax.process_count() == 1:
         return
-    for process, other in enumerate(lifeline.gather_texts(digest)):
+    for process, other in enumerate(gather_texts(digest)):
         if other != digest:
             raise UserError(f"process {process} has a different {name} from process {jax.process_index()}")
 
@@ -220,7 +228,7 @@ def first_text_of_all(text: str) -> str:
     """Returns in every process the text of the first one whose text is not "", and its number; all must call this."""
     if jax.process_count() == 1:
         return text
-    texts = enumerate(lifeline.gather_texts(text))
+    texts = enumerate(gather_texts(text))
     return next((f"{other} (process {process})" for process, other in texts if other), "")
 
 
@@ -235,30 +243,25 @@ def distributed_session() -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as stack:
-        say_goodbye = lifeline.connect(_first_host)
         if not is_first_process():
             devnull = stack.enter_context(open(os.devnull, "w"))
             stack.enter_context(contextlib.redirect_stdout(devnull))
             stack.enter_context(contextlib.redirect_stderr(devnull))
         try:
             yield
-        except (Interrupted, UserError) as error:
-            say_goodbye()
-            if isinstance(error, Interrupted) and not is_first_process():
-                raise Interrupted(error.signal_number) from None
+        except Interrupted as error:
+            raise error if is_first_process() else Interrupted(error.signal_number) from None
+        except UserError:
             raise
         except Exception as error:
             atexit.register(_exit_without_waiting)
-            if _failed_together:
-                say_goodbye()
-            elif isinstance(error, (jax.errors.JaxRuntimeError, ValueError)) and _LOST_CONNECTION.search(str(error)):
-                time.sleep(LIFELINE_SECONDS)  # in which the lifeline ends this process
+            is_lost = isinstance(error, (jax.errors.JaxRuntimeError, ValueError))
+            if not _failed_together and is_lost and _LOST_CONNECTION.search(str(error)):
                 raise RunError(
                     f"process {jax.process_index()} lost another process of this run; see that process's error "
                     "message, then start all of them again to continue from the newest checkpoint"
                 ) from error
             raise
-        say_goodbye()
 
 
 def _exit_without_waiting() -> None:

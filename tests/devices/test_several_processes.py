@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lingua_flax.devices import lifeline, processes
+from lingua_flax.devices import processes
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import ProcessOptions
 from lingua_flax.runs.checkpoint import saved_steps
@@ -50,8 +50,8 @@ def test_run_resumes_with_another_number_of_processes(toy, run, tmp_path, counts
         running[-1].kill()
         *others, killed = finish(running)
         assert killed[0] == -signal.SIGKILL
-        said = f"process {count - 1} of this run has ended before the others"
-        assert all((status, said in errors) == (1, True) for status, _, errors in others), others
+        for status, _, errors in others:
+            check_names_another(status, errors)
     ended = finish(start_training(last_count, toy, together, *rows, *length))
     assert [status for status, _, _ in ended] == [0] * last_count, ended[0][2]
     expected, actual = steps(alone), steps(together)
@@ -198,18 +198,23 @@ ENDLESS = ["--training.num-steps", 100000, "--training.log-every", 1, "--trainin
 ENDLESS += ["--training.checkpoint-every", 30, "--training.tokens-per-batch", 24 * 32]
 
 
-def check_names(killed, status, errors):
-    """Checks how a process has ended after another one was killed."""
+def check_names_another(status, errors):
+    """Checks how a process has ended after another one was lost: by itself, or by JAX if that was the first one."""
     said = [line for line in errors.splitlines() if line.startswith("error: ")]
-    assert (status, len(said)) == (1, 1), errors
-    assert said[0].startswith(f"error: process {killed} of this run has ended before the others or is stopped; see its")
+    if status == 1:
+        assert len(said) == 1, errors
+        assert "lost another process of this run; see that process's error message, then start all of them" in said[0]
+    else:
+        assert (status, said) == (-signal.SIGABRT, []), errors
+        assert "This most likely indicates that another task died; see the other task logs" in errors
     assert "Traceback" not in errors
 
 
 def test_killed_process_ends_the_others(toy, run, tmp_path):
     first, second = run_together(run, 2, FAULTY, "train", "--config", toy, "--workdir", tmp_path / "w", *ENDLESS)
     assert second.returncode == -signal.SIGKILL
-    check_names(1, first.returncode, first.stderr)
+    assert first.returncode == 1
+    check_names_another(first.returncode, first.stderr)
 
 
 @pytest.mark.slow
@@ -220,28 +225,6 @@ def test_killed_or_stopped_first_process_ends_the_others(toy, tmp_path, how):
     wait_for(first, lambda: len(steps(tmp_path / "w")) > 3)
     first.send_signal(how)
     for status, _, errors in finish(others):
-        check_names(0, status, errors)
+        check_names_another(status, errors)
     first.kill()
     first.communicate()
-
-
-def test_strangers_and_unreachable_hosts_do_not_end_a_run(monkeypatch, caplog):
-    """A stranger connects and is silent, another one says something else; then process 2 comes, and process 1 never."""
-    monkeypatch.setattr(lifeline, "CONNECT_TIMEOUT", 1.5)
-    monkeypatch.setattr(lifeline, "GREETING_TIMEOUT", 0.2)
-    monkeypatch.setattr(lifeline.jax, "process_count", lambda: 3)
-    clients = []
-
-    def come(message):
-        token, port, _ = message.split(" ")
-        for greeting in (b"", b"hello", f"{token} 2..".encode()):
-            client = socket.create_connection(("127.0.0.1", int(port)))
-            client.sendall(greeting)
-            clients.append(client)
-
-    monkeypatch.setattr(lifeline, "gather_texts", come)
-    assert list(lifeline._to_others("host.invalid")) == [2]
-    assert "process 1 cannot reach host.invalid" in caplog.text
-    for address in ("token 1 host.invalid", f"token {free_port()} 127.0.0.1"):
-        monkeypatch.setattr(lifeline, "gather_texts", lambda _, address=address: [address])
-        assert lifeline._to_first() == {}

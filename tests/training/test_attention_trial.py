@@ -125,6 +125,6 @@ def test_run_is_plain_until_it_is_resumed_with_a_kernel_that_passes(toy, trained
 def test_processes_agree_on_plain_attention_if_it_fails_in_one(monkeypatch, caplog):
     candidate = Interpreted(make_mesh(MeshConfig(data=1)), "gpu")
     monkeypatch.setattr(processes.jax, "process_count", lambda: 2)
-    monkeypatch.setattr(processes.lifeline, "gather_texts", lambda text: [text, "could not be compiled or run"])
+    monkeypatch.setattr(processes, "gather_texts", lambda text: [text, "could not be compiled or run"])
     assert trial.proven(candidate, CONFIG) is None
     assert caplog.messages == [WARNING + "could not be compiled or run (process 1)"]
