@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from lingua_flax.data.placeholders import PLACEHOLDERS, has_letters
-from lingua_flax.data.tokenizer import Characters
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
 from lingua_flax.options.schema import DecodingOptions
-from lingua_flax.translation.inline_tags import Element, with_tags
+from lingua_flax.translation.inline_tags import Element, TaggedText
 from lingua_flax.translation.translator import Translator
-from lingua_flax.translation.word_alignment import Link, align_translations, moved
+from lingua_flax.translation.word_alignment import Link, align_translations
 
 try:
     from selectolax.lexbor import LexborHTMLParser, LexborNode
@@ -39,7 +38,6 @@ _DOCUMENT = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _CHARSET = re.compile(r"(?<=charset=)[^;]*", re.IGNORECASE)
-_SPACES = re.compile(r"[ \t\n\f\r]+")
 
 
 def _elements(names: str) -> frozenset[str]:
@@ -47,14 +45,14 @@ def _elements(names: str) -> frozenset[str]:
 
 
 # Those that may stand around words of a sentence.
-_INLINE = _elements(
+INLINE = _elements(
     "a abbr acronym b bdi bdo big button cite del dfn em font i ins label mark q s small span strike strong sub sup "
     "time tt u"
 )
 # Those whose content is not translated. Those that show something within a line count as words of the sentence.
-_WORDS = _elements("audio canvas code embed img input kbd math meter object progress samp svg var video")
-_UNSEEN = _elements("link meta noembed noframes script style template wbr")
-_OPAQUE = _WORDS | _UNSEEN | _elements("iframe listing plaintext pre textarea xmp")
+WORDS = _elements("audio canvas code embed img input kbd math meter object progress samp svg var video")
+UNSEEN = _elements("link meta noembed noframes script style template wbr")
+_OPAQUE = WORDS | UNSEEN | _elements("iframe listing plaintext pre textarea xmp")
 _WITHOUT_END = _elements("area base br col embed hr img input link meta param source track wbr")
 
 
@@ -69,26 +67,21 @@ def translate_html(translator: Translator, text: str, options: DecodingOptions =
     return page.rendered(zip([translation.text for translation in translations], links, strict=True))
 
 
-class _Run:
+class _Run(TaggedText):
     """Consecutive inline nodes."""
 
     def __init__(self, nodes: Sequence[LexborNode], marks: str):
-        """Reads the nodes; `marks` are characters that the HTML does not contain, for elements that count as words."""
-        self.text = ""  # what the nodes say, with single spaces
-        self.top = Element()  # around all of it
-        self.marks: dict[str, str] = {}  # the HTML of the elements that count as words, by their characters
-        self._free = iter(marks)
+        """Reads the nodes; `marks` as in TaggedText."""
+        super().__init__(marks)
         for node in nodes:
             self._add(node, self.top)
-        self.top.end = len(self.text)
 
     def _add(self, node: LexborNode, parent: Element) -> None:
+        is_word = _is_opaque(node) and node.tag not in UNSEEN
         if node.is_text_node:
-            text = _SPACES.sub(" ", _said(node.text_content))
-            self.text += text.removeprefix(" ") if self.text.endswith(" ") else text
-        elif _is_opaque(node) and node.tag not in _UNSEEN and (mark := next(self._free, "")):
-            self.marks[mark] = node.html or ""
-            self.text += mark
+            self.add_text(_said(node.text_content))
+        elif is_word and self.add_word(node.html or ""):
+            return
         elif not node.is_element_node or _is_opaque(node) or self._is_note(node):
             parent.children.append(Element(node.html or "", "", len(self.text), len(self.text)))
         else:
@@ -103,21 +96,6 @@ class _Run:
         following = node.next.text() if node.next else ""
         is_after_word = bool(self.text[-1:].strip()) and not following[:1].isalnum()
         return node.tag in ("sub", "sup") and is_after_word and not has_letters(node.text())
-
-    def rendered(self, translation: str, links: Sequence[Link]) -> str:
-        """Returns the HTML of a translation of the text without the spaces around it."""
-        start = len(self.text) - len(self.text.lstrip(" "))
-        translation = f"{self.text[:start]}{translation}{self.text[len(self.text.rstrip(' ')) :]}"
-        marks = {mark: translation.find(mark) for mark in self.marks}
-        links = [moved(link, start, start) for link in links]
-        links = [link for link in links if link.target.begin not in marks.values()]
-        for mark, place in marks.items():
-            source = self.text.index(mark)
-            links.append(Link(Characters(source, source + 1), Characters(place, place + 1)))
-        text = with_tags(self.text, self.top, translation, links)
-        for mark, content in self.marks.items():
-            text = text.replace(mark, content)
-        return text
 
 
 class HtmlText:
@@ -139,7 +117,7 @@ class HtmlText:
         for piece in self._pieces(self._nodes):
             if isinstance(piece, _Run):
                 self.texts.append(piece.text.strip(" "))
-                self.needs_links.append(bool(piece.top.children or piece.marks))
+                self.needs_links.append(piece.needs_links)
             elif isinstance(piece, HtmlText):
                 self.texts += piece.texts
                 self.needs_links += piece.needs_links
@@ -182,9 +160,9 @@ class HtmlText:
         if not node.is_element_node:
             return node.is_text_node or node.is_comment_node
         if _is_opaque(node):
-            return node.tag in _INLINE | _WORDS | _UNSEEN
+            return node.tag in INLINE | WORDS | UNSEEN
         if node.mem_id not in self._inline:
-            self._inline[node.mem_id] = node.tag in _INLINE and all(map(self._is_inline, _children(node)))
+            self._inline[node.mem_id] = node.tag in INLINE and all(map(self._is_inline, _children(node)))
         return self._inline[node.mem_id]
 
 

@@ -11,13 +11,16 @@ import bisect
 import dataclasses
 import html
 import itertools
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from lingua_flax.data.glossary import WORD
 from lingua_flax.data.tokenizer import Characters
-from lingua_flax.translation.word_alignment import Link
+from lingua_flax.translation.word_alignment import Link, moved
 from lingua_flax.translation.words import LETTER
+
+_SPACES = re.compile(r"[ \t\n\f\r]+")
 
 
 @dataclasses.dataclass
@@ -35,6 +38,50 @@ class Element:
         yield from (self.begin, self.end)
         for child in self.children:
             yield from child.places()
+
+
+class TaggedText:
+    """A text with elements in it, of which some, such as an image, count as words."""
+
+    def __init__(self, marks: Iterable[str]):
+        """Begins an empty text; `marks` are characters that are not in it, for elements that count as words."""
+        self.text = ""
+        self.top = Element()  # around all of it
+        self._marks: dict[str, str] = {}  # elements that count as words, by their characters
+        self._free = iter(marks)
+
+    @property
+    def needs_links(self) -> bool:
+        """Whether elements have to be put into its translation."""
+        return bool(self.top.children or self._marks)
+
+    def add_text(self, text: str) -> None:
+        """Adds text, with single spaces; those at the beginning and the end are no part of what is translated."""
+        text = _SPACES.sub(" ", text)
+        self.text += text.removeprefix(" ") if self.text.endswith(" ") else text
+
+    def add_word(self, content: str) -> bool:
+        """Adds an element that counts as a word, if there is a mark for it."""
+        if mark := next(self._free, ""):
+            self._marks[mark] = content
+            self.text += mark
+        return bool(mark)
+
+    def rendered(self, translation: str, links: Sequence[Link]) -> str:
+        """Returns the HTML of a translation of the text without the spaces around it."""
+        start = len(self.text) - len(self.text.lstrip(" "))
+        translation = f"{self.text[:start]}{translation}{self.text[len(self.text.rstrip(' ')) :]}"
+        marks = {mark: translation.find(mark) for mark in self._marks}
+        links = [moved(link, start, start) for link in links]
+        links = [link for link in links if link.target.begin not in marks.values()]
+        for mark, place in marks.items():
+            source = self.text.index(mark)
+            links.append(Link(Characters(source, source + 1), Characters(place, place + 1)))
+        self.top.end = len(self.text)
+        text = with_tags(self.text, self.top, translation, links)
+        for mark, content in self._marks.items():
+            text = text.replace(mark, content)
+        return text
 
 
 def with_tags(text: str, top: Element, translation: str, links: Sequence[Link]) -> str:
