@@ -20,15 +20,16 @@ ALLOWED = {
     "runs": {"data", "devices", "host", "options"},
     "data": {"host", "options"},
     "model": {"options"},
+    "documents": {"data", "host", "options", "translation"},
     "translation": {"data", "devices", "host", "model", "options", "runs"},
     "inspection": {"data", "devices", "host", "model", "options", "page", "runs", "translation"},
     "evaluation": {"data", "host", "options", "translation"},
     "export": {"data", "host", "inspection", "model", "options", "page", "runs", "translation"},
     "importing": {"data", "export", "host", "model", "options", "runs", "translation"},
-    "serving": {"data", "export", "host", "inspection", "model", "options", "page", "runs", "translation"},
+    "serving": {"data", "documents", "export", "host", "inspection", "model", "options", "page", "runs", "translation"},
     "training": {"data", "devices", "evaluation", "host", "model", "options", "runs", "translation"},
-    "commands": {"data", "devices", "evaluation", "export", "host", "importing", "inspection", "options", "runs"}
-    | {"serving", "training", "translation"},
+    "commands": {"data", "devices", "documents", "evaluation", "export", "host", "importing", "inspection", "options"}
+    | {"runs", "serving", "training", "translation"},
     "__init__": {"commands", "host", "options", "translation"},
     "__main__": {"commands", "host"},
 }

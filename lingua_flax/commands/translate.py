@@ -1,7 +1,8 @@
-"""The command translate: lines in -> lines out."""
+"""The command translate: lines in -> lines out, or documents."""
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import logging
@@ -18,19 +19,23 @@ from lingua_flax.data.text_files import (
     chunks,
     decode_lines,
     encode_lines,
+    is_gzip,
     open_binary,
     read_lines,
     unreadable_as_user_error,
 )
+from lingua_flax.documents import DOCUMENTS
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.figures import FORMATS
-from lingua_flax.host.files import check_distinct_files, check_writable
+from lingua_flax.host.files import check_distinct_files, check_writable, write_atomically
+from lingua_flax.host.installation import has_package, install_command
 from lingua_flax.host.prompt import prompt_lines
 from lingua_flax.options import schema
 from lingua_flax.options.command_line import Flag, Given, refuse
 
 if TYPE_CHECKING:
     from lingua_flax.data.tokenizer import Tokenizer
+    from lingua_flax.documents.document import Document
     from lingua_flax.translation.hypotheses import Hypothesis, Translation
     from lingua_flax.translation.translator import Translator
 
@@ -40,15 +45,17 @@ CHUNK = 1024  # lines translated together; sorting them by length keeps padding 
 
 
 class TranslateCommand(TranslatorCommand, LineOptions, schema.AlignmentOptions):
-    """Translates each line of the input, in order; an empty line stays empty."""
+    """Translates each line of the input, in order; an empty line stays empty. Or the text of a document."""
 
     input: Path | None = None
-    """Text file to translate, one sentence per line, plain or .gz; by default standard input."""
+    """File to translate: text, one sentence per line, plain or .gz, or a document, by its name: .docx, .odt, .pptx,
+    .odp, .epub, .html, .srt, .vtt, .po, .xliff. By default standard input."""
     output: Path | None = None
-    """File for the translations, one per input line, plain or .gz; by default standard output."""
+    """File for the translations, one per input line, plain or .gz, or for the document; by default standard output."""
     format: Literal["text", "html"] | None = None
-    """html: translate the text of a document or a fragment, around which its tags stay; by default, if the name of the
-    input or of the output ends in .html or .htm. It is read in the encoding that it declares and written in UTF-8."""
+    """text: take a document for lines of text. html: translate the text of a page or a fragment, around which its tags
+    stay; by default, if the name of the input or of the output ends in .html or .htm. It is read in the encoding that
+    it declares and written in UTF-8."""
     prefix: str | None = None
     """Text with which the translation of every line must begin."""
     prefix_file: Path | None = None
@@ -75,10 +82,12 @@ class TranslateCommand(TranslatorCommand, LineOptions, schema.AlignmentOptions):
     """Language to translate into, for a model trained with data.tag_target; by default its data.target_language."""
 
     @property
-    def is_html(self) -> bool:
-        """Whether HTML is translated rather than lines."""
+    def document(self) -> str:
+        """The suffix of the kind of documents to translate, or "" for lines."""
+        if self.format:
+            return ".html" if self.format == "html" else ""
         names = [path.name.lower().removesuffix(".gz") for path in (self.input, self.output) if path]
-        return self.format == "html" or (not self.format and any(name.endswith((".html", ".htm")) for name in names))
+        return next((suffix for name in names if (suffix := Path(name).suffix) in DOCUMENTS), "")
 
     def check(self, given: Given) -> None:
         self.check_num_hypotheses(self.num_hypotheses)
@@ -92,9 +101,12 @@ class TranslateCommand(TranslatorCommand, LineOptions, schema.AlignmentOptions):
             refuse(given, schema.AlignmentOptions.model_fields, "without --alignments FILE")
         if not self.glossary:
             refuse(given, ["match_case"], "without --glossary FILE")
-        if self.is_html:
+        if self.document:
             only_for_lines = ("prefix", "prefix_file", "num_hypotheses", "json_lines", "alignments", "attention")
-            refuse(given, only_for_lines, "with HTML, which is translated as a whole")
+            refuse(given, only_for_lines, "with HTML and other documents, which are translated as a whole")
+            suffixes = [path.suffix.lower() if path else "" for path in (self.input, self.output)]
+            if self.document not in (".html", ".htm") and suffixes != [self.document] * 2:
+                raise UserError(f"a document needs --input and --output, both with names that end in {self.document}")
         for name, endings in {"attention": [".json", *FORMATS, ".html"], "positions": FORMATS}.items():
             path = getattr(self, name)
             if path and path.suffix.lower() not in endings:
@@ -126,9 +138,7 @@ def open_input(options: TranslateCommand) -> Iterator[tuple[str, str]]:
 
 def open_lines(options: TranslateCommand) -> Iterator[str]:
     """Returns the lines to translate; with --attention, the only one."""
-    if options.is_html and (options.input or sys.stdin):
-        lines = iter([read_html(options)])  # a single one
-    elif options.input:
+    if options.input:
         lines = iter(list(read_lines(options.input)))  # all, to find an invalid one before anything is written
     elif sys.stdin is None:
         raise UserError("standard input is closed; give the text with --input")
@@ -144,14 +154,17 @@ def open_lines(options: TranslateCommand) -> Iterator[str]:
     return iter([line])
 
 
-def read_html(options: TranslateCommand) -> str:
-    """Returns the HTML to translate."""
-    from lingua_flax.translation.html_text import decode_html
+def read_document(options: TranslateCommand) -> Document:
+    """Returns the document to translate."""
+    if not all(map(has_package, ("lxml", "polib", "selectolax"))):
+        raise UserError(f"translating documents needs the extra text: {install_command('text')}")
+    from lingua_flax.documents.document import MAX_BYTES, open_document
 
-    if not options.input:
-        return decode_html(sys.stdin.buffer.read(), "standard input")
-    with unreadable_as_user_error(options.input), open_binary(options.input) as stream:
-        return decode_html(stream.read(), str(options.input))
+    if sys.stdin is None and not options.input:
+        raise UserError("standard input is closed; give the document with --input")
+    path = options.input or Path("standard input")
+    with unreadable_as_user_error(path), open_binary(path) if options.input else sys.stdin.buffer as stream:
+        return open_document(stream.read(MAX_BYTES + 1), options.document, str(path))
 
 
 def at_a_terminal(options: TranslateCommand) -> bool:
@@ -162,7 +175,8 @@ def at_a_terminal(options: TranslateCommand) -> bool:
 def translate(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = TranslateCommand.read(argv)
-    pairs = iter(()) if options.positions else open_input(options)
+    document = read_document(options) if options.document else None
+    pairs = iter(()) if options.positions or document else open_input(options)
     remedy = "give the text with --input, a file that all of them can read"
     only_one = "" if options.input or options.positions else f"standard input reaches only one of them: {remedy}"
     with open_translator(options, options.target_language, only_one) as (translator, _):
@@ -170,6 +184,8 @@ def translate(argv: Sequence[str]) -> None:
             from lingua_flax.inspection.attention_files import draw_positions
 
             draw_positions(translator, options.positions)
+        elif document:
+            _translate_document(translator, document, options)
         else:
             _translate(translator, pairs, options)
 
@@ -185,14 +201,6 @@ def _translate(translator: Translator, pairs: Iterator[tuple[str, str]], options
         translator.request(options).parts(divide_text(translator, lines), prefixes)
     # Only the first process of a run writes to its files.
     output, alignments = (options.output, options.alignments) if is_first_process() else (os.devnull, os.devnull)
-    if options.is_html:
-        from lingua_flax.translation.html_text import translate_html
-
-        ((page, _),) = pairs
-        html = translate_html(translator, page, options).removesuffix("\n")
-        with open(output or os.dup(sys.stdout.fileno()), "wb") as out:
-            out.write(encode_lines([html], options.output or ""))
-        return
     translated = _translated_chunks(translator, pairs, options)
     first = next(translated, [])  # before the output is opened: a mistake in these lines must not erase an old file
     numbers = itertools.count(1)
@@ -210,6 +218,20 @@ def _translate(translator: Translator, pairs: Iterator[tuple[str, str]], options
                 from lingua_flax.inspection.attention_files import write_attention
 
                 write_attention(translator, translations[0], options.attention)
+
+
+def _translate_document(translator: Translator, document: Document, options: TranslateCommand) -> None:
+    from lingua_flax.devices.processes import is_first_process
+    from lingua_flax.documents.document import translate_document
+
+    content = translate_document(translator, document, options)
+    if not is_first_process():
+        return
+    if not options.output:
+        sys.stdout.buffer.write(content)
+        sys.stdout.flush()
+    else:
+        write_atomically(options.output, gzip.compress(content, mtime=0) if is_gzip(options.output) else content)
 
 
 def _translated_chunks(

@@ -64,7 +64,7 @@ def translate_html(translator: Translator, text: str, options: DecodingOptions =
     page = HtmlText(text)
     translations = translator.translate(page.texts, options, are_lines=False, **how)
     links = align_translations(translator, translations, wanted=page.needs_links)
-    return page.rendered(zip([translation.text for translation in translations], links, strict=True))
+    return page.rendered(zip([own.text for own in translations], links, strict=True))
 
 
 class _Run(TaggedText):

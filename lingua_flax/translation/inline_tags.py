@@ -20,6 +20,7 @@ from lingua_flax.data.tokenizer import Characters
 from lingua_flax.translation.word_alignment import Link, moved
 from lingua_flax.translation.words import LETTER
 
+Translations = Iterator[tuple[str, Sequence[Link]]]  # of several texts, with the links of each
 _SPACES = re.compile(r"[ \t\n\f\r]+")
 
 

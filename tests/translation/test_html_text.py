@@ -207,7 +207,7 @@ def test_pages_are_translated_by_the_command(trained, run, tmp_path):
     assert "<title>deux un !</title>" in written
     assert parts_of(written)[0] == parts_of(f"<html><head></head><body>{page}</body></html>")[0]
     assert succeed(run, "translate", *command, "--format", "html", input=page).stdout == written
-    assert not TranslateCommand.read([*command, "--format", "text", "--input", "page.html"]).is_html
+    assert not TranslateCommand.read([*command, "--format", "text", "--input", "page.html"]).document
     source.write_bytes('<meta charset="iso-8859-1"><p translate="no">é</p><p>one</p>'.encode("latin-1"))
     succeed(run, "translate", *command, "--input", source, "--output", output)
     assert output.read_text("utf-8").startswith('<meta charset="utf-8"><p translate="no">é</p><p>')

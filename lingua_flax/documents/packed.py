@@ -1,0 +1,123 @@
+"""Documents that are archives of XML files: Word, PowerPoint, OpenDocument and EPUB.
+
+Of an archive, only the files with text are parsed. All others, such as pictures, are copied, and so are their names,
+under which nothing is ever written.
+"""
+
+import copy
+import io
+import re
+import shutil
+import zipfile
+import zlib
+from collections.abc import Sequence
+
+from lingua_flax.documents.text_runs import FIELD, RUN
+from lingua_flax.documents.xml_text import Markup, XmlText, parse_xml, write_xml
+from lingua_flax.host.errors import UserError
+from lingua_flax.translation import html_text
+from lingua_flax.translation.inline_tags import Translations
+
+MAX_FILES = 5000
+MAX_UNPACKED = 200 * 2**20  # bytes
+MAX_TEXT = 24 * 2**20  # bytes of all files with text, which are in memory as trees
+_ENTRY = b"PK\1\2"  # begins the entry of a file in the table of contents
+
+
+def _names(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+_OFFICE = Markup(
+    paragraphs=_names("p sdtContent"),
+    inline=_names(f"{RUN} hyperlink ins moveTo smartTag customXml bdo dir"),
+    words=_names(f"{FIELD} fld fldSimple sym oMath oMathPara"),
+    breaks=_names("br cr endParaRPr fldChar instrText p pPr ptab sdt sdtContent tab"),
+    has_runs=True,
+)
+_OPEN_DOCUMENT = Markup(
+    paragraphs=_names("p h"),
+    inline=_names("span a meta ruby ruby-base"),
+    words=_names(
+        "author-name bookmark-ref chapter date expression file-name note-ref page-count page-number placeholder "
+        "reference-ref sequence sequence-ref text-input time user-field-get variable-get variable-set"
+    ),
+    breaks=_names("p h line-break tab"),
+    closed=_names("tracked-changes"),
+)
+_BLOCKS = _names(
+    "address article aside blockquote body caption center dd div dt fieldset figcaption footer form h1 h2 h3 h4 h5 h6 "
+    "header legend li main nav p section summary td text th title"
+)
+_EPUB = Markup(
+    paragraphs=_BLOCKS,
+    inline=html_text.INLINE,
+    words=html_text.WORDS,
+    breaks=_BLOCKS | _names("br details dl figure hr iframe ol pre table tbody textarea tfoot thead tr ul"),
+    closed=html_text.UNSEEN | _names("docAuthor iframe pre textarea"),
+)
+
+
+# By their suffixes: the names of files with text in them, and their markup.
+FORMATS = {
+    ".docx": (r"word/(?:document|header|footer|footnotes|endnotes|comments)\d*\.xml", _OFFICE),
+    ".odt": (r"(?:content|styles)\.xml", _OPEN_DOCUMENT),
+    ".pptx": (r"ppt/(?:slides/slide|notesSlides/notesSlide|diagrams/data|diagrams/drawing)\d+\.xml", _OFFICE),
+    ".odp": (r"(?:content|styles)\.xml", _OPEN_DOCUMENT),
+    ".epub": (r"(?is:.*\.(?:x?html?|ncx))", _EPUB),
+}
+
+
+class PackedDocument:
+    """An archive, whose `texts` are those of all files with text in it; a Document."""
+
+    def __init__(self, content: bytes, suffix: str, name: str):
+        """Reads an archive; raises UserError, with its name, if it is damaged, too large, or of another kind."""
+        self._content, (texts, markup) = content, FORMATS[suffix]
+        try:
+            if content.count(_ENTRY) > 2 * MAX_FILES:  # before a table of them is made
+                raise UserError(f"{name}: more than {MAX_FILES:,} files in it; divide it")
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                _check(archive.infolist(), name)
+                if damaged := archive.testzip():
+                    raise zipfile.BadZipFile(f"{damaged} has changed")
+                parts = [own for own in archive.infolist() if re.fullmatch(texts, own.filename)]
+                if sum(own.file_size for own in parts) > MAX_TEXT:
+                    raise UserError(f"{name}: more than {MAX_TEXT:,} bytes of text; divide it")
+                self._roots = {own.filename: parse_xml(archive.read(own), f"{name}, {own.filename}") for own in parts}
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
+            raise UserError(f"{name}: not a {suffix} file, damaged or encrypted ({error}); save it again") from error
+        if not self._roots:
+            raise UserError(f"{name}: not a {suffix} file, which has text in other places; choose the right suffix")
+        self._texts = [XmlText(root, markup) for root in self._roots.values()]
+        self.texts = [text for own in self._texts for text in own.texts]
+        self.needs_links = [needed for own in self._texts for needed in own.needs_links]
+
+    def translated(self, translations: Translations) -> bytes:
+        """Returns the archive with translations; see Document."""
+        for own in self._texts:
+            own.translate(translations)
+        out = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(self._content)) as old, zipfile.ZipFile(out, "w") as new:
+            for entry in old.infolist():
+                copied = copy.copy(entry)
+                copied.extra = b""  # such as the times of a file, which are written anew
+                with new.open(copied, "w") as file, old.open(entry) as part:
+                    if entry.filename in self._roots:
+                        file.write(write_xml(self._roots[entry.filename]))
+                    else:
+                        shutil.copyfileobj(part, file)
+        return out.getvalue()
+
+
+def _check(entries: Sequence[zipfile.ZipInfo], name: str) -> None:
+    """Raises UserError for an archive that needs too much space or time, or whose files have names for an attack."""
+    names = [entry.filename for entry in entries]
+    if sum(entry.file_size for entry in entries) > MAX_UNPACKED:
+        raise UserError(f"{name}: more than {MAX_UNPACKED:,} bytes when unpacked; take pictures out of it")
+    if any(entry.flag_bits & 1 for entry in entries):
+        raise UserError(f"{name}: encrypted; save it without a password")
+    if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
+        raise NotImplementedError("its files are not packed by deflate")
+    if any(own.startswith("/") or ".." in re.split(r"[/\\]", own) for own in names) or len(set(names)) < len(names):
+        raise UserError(f"{name}: has files whose names lead out of it, or are the same; save it again")

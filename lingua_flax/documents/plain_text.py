@@ -1,0 +1,82 @@
+"""Plain text as a document, line by line, and subtitles, SubRip (.srt) and WebVTT (.vtt), each as a text by itself."""
+
+import html
+import io
+import re
+from typing import Any
+
+from lingua_flax.data.placeholders import has_letters
+from lingua_flax.data.text_files import decode_lines
+from lingua_flax.translation.inline_tags import Element, TaggedText, Translations
+
+# A line with times, and the lines of text after it, up to an empty one.
+_CUE = re.compile(r"((?<=\n)[^\n]*\d[:,.]\d\d[^\n]* --> [^\n]*\d[^\n]*\n)((?:[^\n]*\S[^\n]*\n)+)")
+_TAG = re.compile(r"(</?[A-Za-z][^<>\n]*>|<[\d:.]+>|\{\\[^{}\n]*\})")  # {\an8} is an instruction of SubStation Alpha
+_SPACE = re.compile(r" (?![^<>]*>)")  # not in a tag
+
+
+def decode_text(content: bytes, name: str) -> str:
+    """Returns a text in which all lines end, as UTF-8; raises UserError, with its name, if it is not."""
+    return "".join(f"{line}\n" for line in decode_lines(io.BytesIO(content), name))
+
+
+class TextLines:
+    """A text; a Document."""
+
+    def __init__(self, content: bytes, _: str, name: str):
+        """Reads a text; raises UserError, with its name, if it is not UTF-8."""
+        self.texts = list(decode_lines(io.BytesIO(content), name))
+        self.needs_links = [False for _ in self.texts]
+
+    def translated(self, translations: Translations) -> bytes:
+        """Returns the file with translations; see Document."""
+        return "".join(f"{translation}\n" for translation, _ in translations).encode()
+
+
+class Subtitles:
+    """A file of subtitles; a Document."""
+
+    def __init__(self, content: bytes, suffix: str, name: str):
+        """Reads subtitles; raises UserError, with their name, if they are not UTF-8."""
+        # What is before one, its times, its text, and so on.
+        self._pieces = _CUE.split("\n" + decode_text(content, name))
+        self._subtitles = [_Subtitle(text, is_escaped=suffix == ".vtt") for text in self._pieces[2::3]]
+        spoken = [own for own in self._subtitles if own.has_letters]
+        self.texts = [own.text.strip(" ") for own in spoken]
+        self.needs_links = [own.needs_links for own in spoken]
+
+    def translated(self, translations: Translations) -> bytes:
+        """Returns the file with translations; see Document."""
+        new = [own.lines(*next(translations)) if own.has_letters else own.old for own in self._subtitles]
+        self._pieces[2::3] = new
+        return "".join(self._pieces)[1:].encode()
+
+
+class _Subtitle(TaggedText):
+    def __init__(self, old: str, *, is_escaped: bool):
+        """Reads the lines of a subtitle, in which tags need not end; only WebVTT escapes "<" and "&"."""
+        super().__init__("")
+        self.old, self._is_escaped = old, is_escaped
+        around = [self.top]
+        for number, piece in enumerate(_TAG.split(old)):
+            tag = piece if is_escaped else html.escape(piece)
+            if number % 2 == 0:
+                self.add_text(html.unescape(piece) if is_escaped else piece)
+            elif piece.startswith("</") and len(around) > 1:
+                around[-1].end_tag, around.pop().end = tag, len(self.text)
+            else:
+                around[-1].children.append(element := Element(tag, "", len(self.text), len(self.text)))
+                around += [element] if re.match("<[A-Za-z]", piece) else []
+        for element in around:
+            element.end = len(self.text)
+        self.has_letters = has_letters(self.text)
+
+    def lines(self, *translation: Any) -> str:
+        """Returns the translation in as many lines as there were, of about the same length."""
+        text = self.rendered(*translation).strip(" ")
+        text = text if self._is_escaped else html.unescape(text)
+        count = self.old.count("\n")
+        spaces = [space.start() for space in _SPACE.finditer(text)] or [len(text)]
+        wanted = [number * len(text) / count for number in range(1, count)]
+        ends = {min(spaces, key=lambda space: abs(space - place)) for place in wanted}
+        return "".join("\n" if place in ends else sign for place, sign in enumerate(text)) + "\n"
