@@ -84,7 +84,7 @@ class ServeCommand(Command, LineOptions, schema.CheckpointOptions, schema.Alignm
         return decoding.model_dump(include=set(SEARCH))
 
     def check(self, given: Given) -> None:
-        if not all(map(importlib.util.find_spec, ("fastapi_offline", "uvicorn", "selectolax"))):
+        if not all(map(importlib.util.find_spec, ("fastapi_offline", "uvicorn", "selectolax", "lxml", "polib"))):
             raise UserError(f"lingua-flax serve needs the extra serve: {install_command('serve')}")
         if self.engine == "jax":
             refuse(given, ["quantization"], "with --engine jax, only with ctranslate2")

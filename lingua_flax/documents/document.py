@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol
 
+from lingua_flax.documents import DOCUMENTS
 from lingua_flax.documents.catalogs import PoCatalog, Xliff
 from lingua_flax.documents.packed import FORMATS, PackedDocument
 from lingua_flax.documents.plain_text import Subtitles, TextLines
@@ -40,10 +41,10 @@ class HtmlDocument:
         return f"{page}\n".encode()
 
 
-_READERS: dict[str, Any] = {".html": HtmlDocument, ".htm": HtmlDocument, ".txt": TextLines, ".po": PoCatalog}
-_READERS |= dict.fromkeys(FORMATS, PackedDocument)
-_READERS |= dict.fromkeys((".srt", ".vtt"), Subtitles) | dict.fromkeys((".xlf", ".xliff"), Xliff)
-SUFFIXES = tuple(_READERS)
+READERS: dict[str, Any] = {".html": HtmlDocument, ".htm": HtmlDocument, ".txt": TextLines, ".po": PoCatalog}
+READERS |= dict.fromkeys(FORMATS, PackedDocument)
+READERS |= dict.fromkeys((".srt", ".vtt"), Subtitles) | dict.fromkeys((".xlf", ".xliff"), Xliff)
+SUFFIXES = (".txt", *DOCUMENTS)
 
 
 def open_document(content: bytes, suffix: str, name: str) -> Document:
@@ -51,7 +52,7 @@ def open_document(content: bytes, suffix: str, name: str) -> Document:
     limit = MAX_BYTES if suffix in FORMATS else MAX_TEXT
     if len(content) > limit:
         raise UserError(f"{name}: larger than {limit:,} bytes; divide it")
-    return _READERS[suffix](content, suffix, name)
+    return READERS[suffix](content, suffix, name)
 
 
 def translate_document(translator: Translator, document: Document, options: DecodingOptions, **how: Any) -> bytes:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
@@ -23,19 +23,32 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
+from lingua_flax.documents.document import SUFFIXES, open_document
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
 from lingua_flax.inspection.run_report import RunReport, example_sentences, sample_sentence
 from lingua_flax.page.documents import PAGE_FILES
 from lingua_flax.serving.batcher import Batcher
 from lingua_flax.serving.engine import Engine
+from lingua_flax.serving.kept_files import KeptFiles
 from lingua_flax.serving.languages import Language, detect, served
 from lingua_flax.serving.prometheus import CLIENT_LEFT, Metrics
-from lingua_flax.serving.protocol import DetectRequest, InspectRequest, Limits, TranslateRequest, unavailable
+from lingua_flax.serving.protocol import (
+    DetectRequest,
+    FileRequest,
+    InspectRequest,
+    Limits,
+    TranslateRequest,
+    unavailable,
+)
 from lingua_flax.serving.translations import Translations
 
 log = logging.getLogger(__name__)
 
+Direction = TypeVar("Direction", TranslateRequest, FileRequest)
+
+MAX_FILES = 2  # that are translated at a time: one with a million elements needs 400 MB of memory
+MAX_DETECTED = 100  # texts that tell the language of a document
 MAX_INSPECTIONS = 16  # that wait
 SURE = 90  # per cent from which on a text is not translated because it is in the target language
 FINISH_SECONDS = 2.5  # to answer what was accepted before the server was stopped
@@ -59,7 +72,8 @@ class Server:
         self._batcher: Batcher | None = None
         self._translations: Translations | None = None
         self._given_up = asyncio.Event()  # FINISH_SECONDS after `stop`
-        self._inspections = 0
+        self._inspections = self._files_in_work = 0
+        self._files = KeptFiles()
         self._inspecting = ThreadPoolExecutor(1, thread_name_prefix="inspection")
 
     async def run(self, load: Callable[[Server], Engine]) -> None:
@@ -104,23 +118,66 @@ class Server:
         """Translates a text or a list of texts, line by line, or HTML."""
         parameters = await TranslateRequest.read(request)
         parameters.check(self.limits)
+        resolved, detected = await self._resolved(parameters, lambda: parameters.plain_text)
+        return await self._answered(request, self._translation(resolved, detected))
+
+    async def translate_file(self, request: Request) -> Response:
+        """Translates a document; `translatedFileUrl` of the answer is its address for ten minutes."""
+        if self._files_in_work >= MAX_FILES:
+            await request.body()
+            raise unavailable("too many files are being translated; try again later")
+        self._files_in_work += 1
+        try:
+            parameters = await FileRequest.read(request)
+            return await self._answered(request, self._file(request, parameters))
+        finally:
+            self._files_in_work -= 1
+
+    async def _file(self, request: Request, parameters: FileRequest) -> dict[str, Any]:
+        if not self._translations:
+            raise unavailable(f"the server is not ready: {self.readiness}")
+        content, name = await parameters.file.read(), Path((parameters.file.filename or "").replace("\\", "/"))
+        if (suffix := name.suffix.lower()) not in SUFFIXES:
+            raise HTTPException(400, f"Invalid request: the name of a file must end in {', '.join(SUFFIXES)}")
+        document = await asyncio.to_thread(open_document, content, suffix, name.name)
+        begin = " ".join(document.texts[:MAX_DETECTED])
+        resolved, detected = await self._resolved(parameters, lambda: begin)
+        languages = (detected["language"], resolved.target)
+        if languages[0] != languages[1]:
+            content = await self._translations.file(document, languages)
+        kept = self._files.add(f"{re.sub('[^a-zA-Z0-9_-]', '_', name.stem)[:100]}_{languages[1]}{suffix}", content)
+        # The path as the client has it, which a reverse proxy may have put the server below.
+        path = request.scope["raw_path"].decode().removesuffix("translate_file")
+        scheme = "https" if request.headers.get("x-forwarded-proto") == "https" else "http"
+        return {"translatedFileUrl": f"{scheme}://{request.headers['host']}{path}download_file/{kept}"}
+
+    async def download_file(self, request: Request) -> Response:
+        """Returns a translated document."""
+        name = request.path_params["name"]
+        if (content := self._files.get(name)) is None:
+            raise HTTPException(404, "there is no such file, or not any more")
+        attachment = {"Content-Disposition": f'attachment; filename="{name.partition(".")[2]}"'}
+        return Response(content, media_type="application/octet-stream", headers=attachment)
+
+    async def _resolved(self, parameters: Direction, text: Callable[[], str]) -> tuple[Direction, dict[str, Any]]:
+        """Returns the parameters with codes as the run has them, and the language of the text; raises HTTPException."""
         given = {"source": parameters.source, "target": parameters.target}
         codes = {side: served(self.languages, code) for side, code in given.items()}
         parameters = parameters.model_copy(update=codes)
-        detected = await self._detected(parameters)
+        detected = await self._detected(parameters, text)
         source = detected["language"]
         for code in (source, parameters.target):
             if code not in self._targets:
                 raise HTTPException(400, f"{code} is not supported")
         if parameters.target not in (source, *self._targets[source]):
             raise HTTPException(400, f"{parameters.target} is not available as a target language from {source}")
-        return await self._answered(request, self._translation(parameters, detected))
+        return parameters, detected
 
-    async def _detected(self, parameters: TranslateRequest) -> dict[str, Any]:
+    async def _detected(self, parameters: Direction, text: Callable[[], str]) -> dict[str, Any]:
         """Returns the language that texts are in, or else are taken for so that they can be translated."""
         if parameters.source != "auto":
             return {"language": parameters.source}
-        for found in await asyncio.to_thread(lambda: detect(parameters.plain_text, self.languages)):
+        for found in await asyncio.to_thread(lambda: detect(text(), self.languages)):
             is_target = found["language"] == parameters.target and found["confidence"] >= SURE
             if is_target or parameters.target in self._targets[found["language"]]:
                 return found
@@ -230,6 +287,8 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
     # The page /docs shows the docstrings of all functions that answer requests.
     sentence = sample_sentence(workdir) if workdir else None
     app.post("/translate", openapi_extra=TranslateRequest.body(sentence))(server.translate)
+    app.post("/translate_file", openapi_extra=FileRequest.body())(server.translate_file)
+    app.get("/download_file/{name}")(server.download_file)
     app.post("/inspect", openapi_extra=InspectRequest.body(sentence))(server.inspect)
     # FastAPI's own route to /translate is for the documentation only: it takes a tenth of the event loop's time.
     app.router.routes.insert(0, Route("/translate", server.translate, methods=["POST"]))
@@ -266,19 +325,18 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
 
     @app.get("/frontend/settings")
     async def settings() -> dict[str, Any]:
-        """Returns what LibreTranslate's page is told of a server without keys, suggestions and files."""
+        """Returns what LibreTranslate's page is told of a server without keys and suggestions."""
         first = server.languages[0]
         target = next(language for language in server.languages if language.code in first.targets)
-        offered = dict.fromkeys(("apiKeys", "keyRequired", "suggestions", "filesTranslation"), False)
+        offered = dict.fromkeys(("apiKeys", "keyRequired", "suggestions"), False) | {"filesTranslation": True}
         sides = {"source": first, "target": target}
         language = {side: own.model_dump(exclude={"targets"}) for side, own in sides.items()}
-        limits = {"charLimit": server.limits.characters, "frontendTimeout": 500, "supportedFilesFormat": []}
-        return offered | limits | {"language": language}
+        limits = {"charLimit": server.limits.characters, "frontendTimeout": 500}
+        return offered | limits | {"supportedFilesFormat": SUFFIXES, "language": language}
 
-    @app.post("/translate_file", include_in_schema=False)
     @app.post("/suggest", include_in_schema=False)
     async def not_offered() -> None:
-        raise HTTPException(403, "Files and suggestions are disabled on this server.")
+        raise HTTPException(403, "Suggestions are disabled on this server.")
 
     answers: dict[str, Callable[[], Response]] = {  # that need nothing of the request, by their paths
         "/livez": lambda: JSONResponse({"status": "ok"}),

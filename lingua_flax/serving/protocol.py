@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, StrictInt, TypeAdapter, WithJsonSchema
 from pydantic.functional_validators import field_validator, model_validator
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
@@ -130,6 +131,22 @@ class TranslateRequest(DetectRequest):
         check_size(max(map(len, self.texts)), "characters", limits.characters)
 
 
+class FileRequest(Parameters):
+    """A file to translate."""
+
+    content_types = ("multipart/form-data",)
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    file: Annotated[UploadFile, WithJsonSchema({"type": "string", "format": "binary"})]
+    """A document, of a format that its name tells."""
+    source: Annotated[str, Field(examples=["auto"])]
+    """Language code, or auto."""
+    target: Annotated[str, Field(examples=["fr"])]
+    """Language code."""
+    api_key: SkipValidation[str] = ""
+    """Accepted and ignored."""
+
+
 class InspectRequest(Parameters):
     """A sentence to inspect."""
 
@@ -170,10 +187,9 @@ async def _values(request: Request) -> dict[str, Any]:
             return values | _fields(body)
         form = await request.form()
         fields = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
-        "".join(
-            value for _, value in fields
-        ).encode()  # fails for half of a surrogate pair, which encodings can express
-        return values | _collected(fields)
+        "".join(value for _, value in fields).encode()  # fails for half of a surrogate pair, which some can express
+        files = {name: value for name, value in form.items() if isinstance(value, UploadFile) and name == "file"}
+        return values | _collected(fields) | files
     except ValueError as error:
         raise HTTPException(400, "Invalid JSON format" if is_json else "Invalid form or query string") from error
 

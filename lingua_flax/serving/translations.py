@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from lingua_flax.data.glossary import Glossary
+from lingua_flax.data.text_files import chunks
+from lingua_flax.documents.document import Document
 from lingua_flax.serving.batcher import Batcher
 from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.protocol import TranslateRequest
@@ -19,6 +21,7 @@ from lingua_flax.translation.word_alignment import Link, moved, pharaoh, word_li
 
 Value = TypeVar("Value")
 
+CHUNK = 64  # texts of a document
 LARGE = 1000  # characters from which on texts are divided in a thread, at about 4 ms a thousand
 
 
@@ -57,6 +60,17 @@ class Translations:
         names += ["unknownWords"] if any(text["unknownWords"] for text in texts) else []
         answer = {name: [text[name] for text in texts] for name in names}
         return answer if isinstance(parameters.q, list) else {name: values[0] for name, values in answer.items()}
+
+    async def file(self, document: Document, languages: tuple[str, str]) -> bytes:
+        """Returns a document with its texts translated; raises as `Batcher.search`."""
+        translator = self._engine.translator(languages, None)
+        texts = list(chunks(document.texts, CHUNK))  # between which the texts of other requests have their turn
+        own = await self._translated(texts, LARGE, translator, translator.request(self._engine.options, 1))
+        links: list[list[Link]] = []
+        for part in chunks(zip(own, document.needs_links, strict=True), CHUNK):
+            links += await self._compute(LARGE, self._engine.align, translator, *map(list, zip(*part, strict=True)))
+        translated = iter(zip([line.text for line in own], links, strict=True))
+        return await self._compute(LARGE, document.translated, translated)
 
     async def _translated(
         self, texts: Sequence[Sequence[str]], size: int, translator: Translator, request: Request

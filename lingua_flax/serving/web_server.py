@@ -33,6 +33,7 @@ STOP_SECONDS = 4  # for answers, before those that are still being sent are cut 
 MAX_CONNECTIONS = 512
 MAX_ENDING = 64  # connections, besides, that are refused or closed, but not gone yet
 OTHER_FILES = MAX_ENDING + 100  # that the process may open
+FILES_PATH = b"/translate_file"  # how the paths end to which files may be sent
 MAX_PIPELINED = 16  # requests that wait on a connection for the answer to an earlier one
 MAX_HEADERS = 2**16  # bytes
 HEADERS_SECONDS = 10.0  # from the opening of a connection, or the first byte of a later request, to the last header
@@ -74,6 +75,7 @@ class ConnectionLimits:
 
     connections: int
     body: int  # bytes
+    files: int = 2**24  # bytes of a body with a file
     bodies: int = 2**26  # bytes of all that are not complete
     unfinished: dict[BoundedProtocol, int] = dataclasses.field(default_factory=dict)  # the bytes sent of each of those
     warned: float = -WARNING_SECONDS
@@ -85,7 +87,6 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, limits: ConnectionLimits, **arguments: Any):
         super().__init__(**arguments)
         self._limits = limits
-        self._too_large = f"the request is larger than {limits.body:,} bytes"
         self._header_bytes = self._body_bytes = 0  # of the request that is arriving
         self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
@@ -129,8 +130,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._parse(data)
         if self._header_bytes > MAX_HEADERS:
             self._refuse(431, f"the headers are larger than {MAX_HEADERS:,} bytes")
-        elif unfinished.get(self, 0) > 2 * self._limits.body + MAX_HEADERS:  # with lengths of chunks, and trailers
-            self._refuse(413, self._too_large)
+        elif unfinished.get(self, 0) > 2 * self._largest_body + MAX_HEADERS:  # with lengths of chunks, and trailers
+            self._refuse_body()
         elif sum(unfinished.values()) > self._limits.bodies:
             max(unfinished, key=unfinished.__getitem__)._refuse(503, "too much is being sent; try again later")
 
@@ -170,9 +171,17 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def _check_body(self, size: int) -> None:
-        if size > self._limits.body:
-            self._refuse(413, self._too_large)
+        if size > self._largest_body:
+            self._refuse_body()
             raise ValueError  # ends the parser
+
+    @property
+    def _largest_body(self) -> int:
+        is_file = self.url.partition(b"?")[0].endswith(FILES_PATH)
+        return self._limits.files if is_file else self._limits.body
+
+    def _refuse_body(self) -> None:
+        self._refuse(413, f"the request is larger than {self._largest_body:,} bytes")
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
