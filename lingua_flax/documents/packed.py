@@ -20,7 +20,7 @@ from lingua_flax.translation.inline_tags import Translations
 
 MAX_FILES = 5000
 MAX_UNPACKED = 200 * 2**20  # bytes
-MAX_TEXT = 24 * 2**20  # bytes of all files with text, which are in memory as trees
+MAX_TEXT = 16 * 2**20  # bytes of all files with text, which are in memory as trees
 _ENTRY = b"PK\1\2"  # begins the entry of a file in the table of contents
 
 

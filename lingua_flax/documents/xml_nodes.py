@@ -12,7 +12,7 @@ _SPACE = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}s"  # or several
 
 def local_name(element: Any) -> str:
     """Returns the name of an element without its namespace, "" of a comment and the like."""
-    return etree.QName(element).localname if isinstance(element.tag, str) else ""
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
 
 
 def said(element: Any) -> str:

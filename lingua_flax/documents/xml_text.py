@@ -17,7 +17,7 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.translation.inline_tags import Element, TaggedText, Translations
 from lingua_flax.translation.word_alignment import Link
 
-MAX_NODES = 1_000_000  # elements and attributes
+MAX_NODES = 500_000  # elements and attributes, which take up to 350 bytes each
 _PARSER = etree.XMLParser(resolve_entities=False, no_network=True, encoding="utf-8")
 _RENDERED_PARSER = etree.XMLParser(recover=True)  # leaves out characters that XML cannot have
 

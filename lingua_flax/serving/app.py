@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 Direction = TypeVar("Direction", TranslateRequest, FileRequest)
 
-MAX_FILES = 2  # that are translated at a time: one with a million elements needs 400 MB of memory
+MAX_FILES = 2  # that are translated at a time: the largest take 200 MB of memory
 MAX_DETECTED = 100  # texts that tell the language of a document
 MAX_INSPECTIONS = 16  # that wait
 SURE = 90  # per cent from which on a text is not translated because it is in the target language
