@@ -50,11 +50,11 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def unreadable_as_user_error(path: Path, damaged: type[Exception] = EOFError) -> Iterator[None]:
+def unreadable_as_user_error(path: Path, *damaged: type[Exception]) -> Iterator[None]:
     """Raises UserError if the file cannot be read, or is a damaged compressed file; `damaged` also tells of one."""
     try:
         yield
-    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, damaged) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, *damaged) as error:
         raise UserError(f"{path}: truncated or damaged ({error}); fetch or compress it again") from error
     except OSError as error:
         reason = _REASONS.get(type(error), f"cannot be read ({error.strerror or error})")

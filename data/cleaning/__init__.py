@@ -4,7 +4,7 @@ import sys
 
 from lingua_flax.host.installation import has_package
 
-PACKAGES: tuple[str, ...] = ("ftfy", "lxml", "py3langid")  # of the extra clean
+PACKAGES: tuple[str, ...] = ("ftfy", "lxml", "openpyxl", "polib", "py3langid")  # of the extra clean
 if sys.version_info < (3, 14):  # from then on it is in the standard library
     PACKAGES = (*PACKAGES, "backports.zstd")
 

@@ -1,4 +1,4 @@
-"""Pairs from two text files, or from one TSV, CSV, JSON-lines or TMX file, each with its line; bad rows are kept."""
+"""Pairs from two text files, or from one of another format, each with its line; bad rows are kept."""
 
 import csv
 import logging
@@ -6,11 +6,11 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice, zip_longest
+from itertools import islice, starmap, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from lingua_flax.data.cleaning import tmx
+from lingua_flax.data.cleaning import other_formats, tmx
 from lingua_flax.data.cleaning.encodings import Line, code_page, read_lines
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.corpora.pair_files import json_pair
@@ -20,7 +20,8 @@ from lingua_flax.host.wording import counted
 log = logging.getLogger(__name__)
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-FORMATS = (".tsv", ".csv", ".jsonl", ".tmx")
+FORMATS = (".tsv", ".csv", ".xlsx", ".jsonl", ".tmx", ".xlf", ".xliff", ".po")
+WITH_COLUMNS = (".tsv", ".csv", ".xlsx", ".jsonl")
 SAMPLED = 1000  # translation units that tell which languages a TMX file has
 MAX_LINES = 50  # of a row of a CSV file
 _SEPARATOR = re.compile(
@@ -45,6 +46,8 @@ def format_of(paths: Sequence[Path]) -> str:
     if len(paths) != (1 if kind else 2):
         names = ", ".join(map(str, paths))
         raise UserError(f"{names}: give two text files, or one whose name ends in {', '.join(FORMATS)} (or .gz etc.)")
+    if kind == ".xlsx" and path is not paths[0]:
+        raise UserError(f"{paths[0]}: spreadsheets are packed already; decompress it")
     return kind
 
 
@@ -70,6 +73,12 @@ def read_rows(
             return _table_rows(table, paths[0], columns, has_header=False)
         case ".csv":
             return _table_rows(_csv(first), paths[0], columns, has_header=True)
+        case ".xlsx":
+            return _table_rows(other_formats.read_xlsx(paths[0]), paths[0], columns, has_header=True)
+        case ".po":
+            return starmap(Row, other_formats.read_po(first, paths[0]))
+        case ".xlf" | ".xliff":
+            return starmap(Row, other_formats.read_xliff(first, paths[0]))
         case ".jsonl":
             keys = (columns[0], columns[1]) if columns else languages
             return _rows(first, lambda text: json_pair(text, keys, one_line=False))
@@ -127,17 +136,19 @@ def _table_rows(
     table: Iterator[tuple[Line, list[str]]], path: Path, columns: Sequence[str], *, has_header: bool
 ) -> Iterator[Row]:
     """Yields the rows of a table; a first row is the header if it has names, or if there may be one and no columns."""
-    chosen, width = [0, 1], 2
+    chosen, width, remedy = [0, 1], 2, ""
     for number, (line, cells) in enumerate(table):
         if number == 0 and columns:
             chosen, width = [_index(name, cells, path) for name in columns], len(cells)
+        elif number == 0 and len(cells) > 2:
+            remedy = f"; choose two with --columns, of {', '.join(cells)}"
         if number == 0 and (has_header if not columns else not all(map(str.isdecimal, columns))):
             log.info("%s: line %d is the header: %s", path, line.number, ", ".join(cells))
         elif len(cells) == width:
             yield Row(line.number, cells[chosen[0]], cells[chosen[1]], garbled=line.garbled)
         else:
             count = counted(len(cells), "column")
-            yield Row(line.number, line.text, "", f"{count}, not {width}", line.garbled)
+            yield Row(line.number, line.text, "", f"{count}, not {width}{remedy}", line.garbled)
 
 
 def _index(name: str, header: list[str], path: Path) -> int:
@@ -145,7 +156,9 @@ def _index(name: str, header: list[str], path: Path) -> int:
         return header.index(name)
     if name.isdecimal() and 0 < int(name) <= len(header):
         return int(name) - 1
-    raise UserError(f'{path}: there is no column "{name}"; the first line has {", ".join(header)}')
+    raise UserError(
+        f'{path}: there is no column "{name}"; the first line has {", ".join(header)}: choose two with --columns'
+    )
 
 
 def tmx_languages(path: Path) -> tuple[str, str]:

@@ -76,9 +76,13 @@ def read_variants(unit: str) -> list[tuple[str, str]]:
     variants = []
     for variant in (element for element in root.iter() if _name(element) == "tuv"):
         for segment in (child for child in variant if _name(child) == "seg"):
-            text = _BETWEEN_WORDS.sub(" ", "".join(_texts(segment))).replace(_STANDALONE, "")
-            variants.append((variant.get(_LANGUAGE) or variant.get("lang") or "", text))
+            variants.append((variant.get(_LANGUAGE) or variant.get("lang") or "", plain_text(segment)))
     return variants
+
+
+def plain_text(segment: etree._Element) -> str:
+    """Returns the text of a segment without the codes of programs."""
+    return _BETWEEN_WORDS.sub(" ", "".join(_texts(segment))).replace(_STANDALONE, "")
 
 
 def _texts(element: etree._Element) -> Iterator[str]:

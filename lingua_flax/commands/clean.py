@@ -29,8 +29,8 @@ class CleanCommand(Command, CleaningOptions):
     """Mends parallel text, and leaves out the pairs that do not match; nothing in the files is changed."""
 
     files: Positional
-    """Two text files, source and target, or one file with both sides: .tsv, .csv, .jsonl or .tmx. Each may be
-    compressed (gzip, bzip2, xz, zstandard)."""
+    """Two text files, source and target, or one file with both sides: .tsv, .csv, .xlsx, .jsonl, .tmx, .xliff or .po.
+    Each may be compressed (gzip, bzip2, xz, zstandard)."""
     output: Path | None = None
     """File for the pairs: .jsonl or .tsv, or either of them with .gz; required without --dry-run."""
     rejected: Path | None = None
@@ -91,8 +91,9 @@ def clean(argv: Sequence[str]) -> None:
     from lingua_flax.data.cleaning import pipeline, readers
 
     kind = readers.format_of(options.files)
-    if options.columns and kind in ("", ".tmx"):
-        raise UserError("--columns has no effect with two text files and with .tmx, only with .tsv, .csv and .jsonl")
+    if options.columns and kind not in readers.WITH_COLUMNS:
+        with_columns = ", ".join(readers.WITH_COLUMNS)
+        raise UserError(f"--columns has no effect with {kind or 'two text files'}, only with {with_columns}")
     languages = (options.source_language or "", options.target_language or "")
     if not any(languages) and kind == ".tmx":
         languages = readers.tmx_languages(options.files[0])
