@@ -32,6 +32,7 @@ _COMPRESSED = {
     b"PK\3\4": ("zip", "decompress it with unzip, or export it as text if it is a document or a sheet"),
     b"7z\xbc\xaf": ("7-Zip", "decompress it with 7z x"),
 }
+_DAMAGED: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 _REASONS = {
     FileNotFoundError: "no such file; check the path",
     IsADirectoryError: "a folder, not a file; give the path of a file in it",
@@ -54,7 +55,7 @@ def unreadable_as_user_error(path: Path, *damaged: type[Exception]) -> Iterator[
     """Raises UserError if the file cannot be read, or is a damaged compressed file; `damaged` also tells of one."""
     try:
         yield
-    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, *damaged) as error:
+    except _DAMAGED + damaged as error:
         raise UserError(f"{path}: truncated or damaged ({error}); fetch or compress it again") from error
     except OSError as error:
         reason = _REASONS.get(type(error), f"cannot be read ({error.strerror or error})")

@@ -154,17 +154,17 @@ def open_lines(options: TranslateCommand) -> Iterator[str]:
     return iter([line])
 
 
-def read_document(options: TranslateCommand) -> Document:
+def open_document(options: TranslateCommand) -> Document:
     """Returns the document to translate."""
     if not all(map(has_package, ("lxml", "polib", "selectolax"))):
         raise UserError(f"translating documents needs the extra text: {install_command('text')}")
-    from lingua_flax.documents.document import MAX_BYTES, open_document
+    from lingua_flax.documents.formats import MAX_BYTES, read_document
 
     if sys.stdin is None and not options.input:
         raise UserError("standard input is closed; give the document with --input")
     path = options.input or Path("standard input")
     with unreadable_as_user_error(path), open_binary(path) if options.input else sys.stdin.buffer as stream:
-        return open_document(stream.read(MAX_BYTES + 1), options.document, str(path))
+        return read_document(stream.read(MAX_BYTES + 1), options.document, str(path))
 
 
 def at_a_terminal(options: TranslateCommand) -> bool:
@@ -175,7 +175,7 @@ def at_a_terminal(options: TranslateCommand) -> bool:
 def translate(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = TranslateCommand.read(argv)
-    document = read_document(options) if options.document else None
+    document = open_document(options) if options.document else None
     pairs = iter(()) if options.positions or document else open_input(options)
     remedy = "give the text with --input, a file that all of them can read"
     only_one = "" if options.input or options.positions else f"standard input reaches only one of them: {remedy}"
@@ -222,7 +222,7 @@ def _translate(translator: Translator, pairs: Iterator[tuple[str, str]], options
 
 def _translate_document(translator: Translator, document: Document, options: TranslateCommand) -> None:
     from lingua_flax.devices.processes import is_first_process
-    from lingua_flax.documents.document import translate_document
+    from lingua_flax.documents.formats import translate_document
 
     content = translate_document(translator, document, options)
     if not is_first_process():

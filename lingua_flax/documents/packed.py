@@ -10,8 +10,9 @@ import re
 import shutil
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from lingua_flax.documents.document import Document
 from lingua_flax.documents.text_runs import FIELD, RUN
 from lingua_flax.documents.xml_text import Markup, XmlText, parse_xml, write_xml
 from lingua_flax.host.errors import UserError
@@ -68,46 +69,46 @@ FORMATS = {
 }
 
 
-class PackedDocument:
-    """An archive, whose `texts` are those of all files with text in it; a Document."""
+def read_archive(content: bytes, suffix: str, name: str) -> Document:
+    """Reads an archive; raises UserError, with its name, if it is damaged, too large, or of another kind."""
+    texts, markup = FORMATS[suffix]
+    try:
+        if content.count(_ENTRY) > 2 * MAX_FILES:  # before a table of them is made
+            raise UserError(f"{name}: more than {MAX_FILES:,} files in it; divide it")
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            _check(archive.infolist(), name)
+            if damaged := archive.testzip():
+                raise zipfile.BadZipFile(f"{damaged} has changed")
+            parts = [own for own in archive.infolist() if re.fullmatch(texts, own.filename)]
+            if sum(own.file_size for own in parts) > MAX_TEXT:
+                raise UserError(f"{name}: more than {MAX_TEXT:,} bytes of text; divide it")
+            roots = {own.filename: parse_xml(archive.read(own), f"{name}, {own.filename}") for own in parts}
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
+        raise UserError(f"{name}: not a {suffix} file, damaged or encrypted ({error}); save it again") from error
+    if not roots:
+        raise UserError(f"{name}: not a {suffix} file, which has text in other places; choose the right suffix")
+    files = [XmlText(root, markup) for root in roots.values()]
 
-    def __init__(self, content: bytes, suffix: str, name: str):
-        """Reads an archive; raises UserError, with its name, if it is damaged, too large, or of another kind."""
-        self._content, (texts, markup) = content, FORMATS[suffix]
-        try:
-            if content.count(_ENTRY) > 2 * MAX_FILES:  # before a table of them is made
-                raise UserError(f"{name}: more than {MAX_FILES:,} files in it; divide it")
-            with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                _check(archive.infolist(), name)
-                if damaged := archive.testzip():
-                    raise zipfile.BadZipFile(f"{damaged} has changed")
-                parts = [own for own in archive.infolist() if re.fullmatch(texts, own.filename)]
-                if sum(own.file_size for own in parts) > MAX_TEXT:
-                    raise UserError(f"{name}: more than {MAX_TEXT:,} bytes of text; divide it")
-                self._roots = {own.filename: parse_xml(archive.read(own), f"{name}, {own.filename}") for own in parts}
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
-            raise UserError(f"{name}: not a {suffix} file, damaged or encrypted ({error}); save it again") from error
-        if not self._roots:
-            raise UserError(f"{name}: not a {suffix} file, which has text in other places; choose the right suffix")
-        self._texts = [XmlText(root, markup) for root in self._roots.values()]
-        self.texts = [text for own in self._texts for text in own.texts]
-        self.needs_links = [needed for own in self._texts for needed in own.needs_links]
+    def translated(translations: Translations) -> bytes:
+        for file in files:
+            file.translate(translations)
+        return _packed(content, {part: write_xml(root) for part, root in roots.items()})
 
-    def translated(self, translations: Translations) -> bytes:
-        """Returns the archive with translations; see Document."""
-        for own in self._texts:
-            own.translate(translations)
-        out = io.BytesIO()
-        with zipfile.ZipFile(io.BytesIO(self._content)) as old, zipfile.ZipFile(out, "w") as new:
-            for entry in old.infolist():
-                copied = copy.copy(entry)
-                copied.extra = b""  # such as the times of a file, which are written anew
-                with new.open(copied, "w") as file, old.open(entry) as part:
-                    if entry.filename in self._roots:
-                        file.write(write_xml(self._roots[entry.filename]))
-                    else:
-                        shutil.copyfileobj(part, file)
-        return out.getvalue()
+    all_texts = [text for file in files for text in file.texts]
+    return Document(all_texts, [needed for file in files for needed in file.needs_links], translated)
+
+
+def _packed(content: bytes, changed: Mapping[str, bytes]) -> bytes:
+    """Returns an archive with some files in place of those of the same names."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(out, "w") as new:
+        for entry in old.infolist():
+            copied = copy.copy(entry)
+            copied.extra = b""  # such as the times of a file, which are written anew
+            with new.open(copied, "w") as file, old.open(entry) as part:
+                own = changed.get(entry.filename)
+                shutil.copyfileobj(part if own is None else io.BytesIO(own), file)
+    return out.getvalue()
 
 
 def _check(entries: Sequence[zipfile.ZipInfo], name: str) -> None:

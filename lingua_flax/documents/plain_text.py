@@ -7,6 +7,7 @@ from typing import Any
 
 from lingua_flax.data.placeholders import has_letters
 from lingua_flax.data.text_files import decode_lines
+from lingua_flax.documents.document import Document
 from lingua_flax.translation.inline_tags import Element, TaggedText, Translations
 
 # A line with times, and the lines of text after it, up to an empty one.
@@ -20,36 +21,24 @@ def decode_text(content: bytes, name: str) -> str:
     return "".join(f"{line}\n" for line in decode_lines(io.BytesIO(content), name))
 
 
-class TextLines:
-    """A text; a Document."""
-
-    def __init__(self, content: bytes, _: str, name: str):
-        """Reads a text; raises UserError, with its name, if it is not UTF-8."""
-        self.texts = list(decode_lines(io.BytesIO(content), name))
-        self.needs_links = [False for _ in self.texts]
-
-    def translated(self, translations: Translations) -> bytes:
-        """Returns the file with translations; see Document."""
-        return "".join(f"{translation}\n" for translation, _ in translations).encode()
+def read_text(content: bytes, _: str, name: str) -> Document:
+    """Reads a text; raises UserError, with its name, if it is not UTF-8."""
+    lines = list(decode_lines(io.BytesIO(content), name))
+    return Document(lines, [False] * len(lines), lambda own: "".join(f"{line}\n" for line, _ in own).encode())
 
 
-class Subtitles:
-    """A file of subtitles; a Document."""
+def read_subtitles(content: bytes, suffix: str, name: str) -> Document:
+    """Reads subtitles; raises UserError, with their name, if they are not UTF-8."""
+    pieces = _CUE.split("\n" + decode_text(content, name))  # what is before one, its times, its text, and so on
+    subtitles = [_Subtitle(text, is_escaped=suffix == ".vtt") for text in pieces[2::3]]
+    spoken = [own for own in subtitles if has_letters(own.text)]
 
-    def __init__(self, content: bytes, suffix: str, name: str):
-        """Reads subtitles; raises UserError, with their name, if they are not UTF-8."""
-        # What is before one, its times, its text, and so on.
-        self._pieces = _CUE.split("\n" + decode_text(content, name))
-        self._subtitles = [_Subtitle(text, is_escaped=suffix == ".vtt") for text in self._pieces[2::3]]
-        spoken = [own for own in self._subtitles if own.has_letters]
-        self.texts = [own.text.strip(" ") for own in spoken]
-        self.needs_links = [own.needs_links for own in spoken]
+    def translated(translations: Translations) -> bytes:
+        new = [own.lines(*next(translations)) if has_letters(own.text) else own.old for own in subtitles]
+        pieces[2::3] = new
+        return "".join(pieces)[1:].encode()
 
-    def translated(self, translations: Translations) -> bytes:
-        """Returns the file with translations; see Document."""
-        new = [own.lines(*next(translations)) if own.has_letters else own.old for own in self._subtitles]
-        self._pieces[2::3] = new
-        return "".join(self._pieces)[1:].encode()
+    return Document([own.text.strip(" ") for own in spoken], [own.needs_links for own in spoken], translated)
 
 
 class _Subtitle(TaggedText):
@@ -69,7 +58,6 @@ class _Subtitle(TaggedText):
                 around += [element] if re.match("<[A-Za-z]", piece) else []
         for element in around:
             element.end = len(self.text)
-        self.has_letters = has_letters(self.text)
 
     def lines(self, *translation: Any) -> str:
         """Returns the translation in as many lines as there were, of about the same length."""

@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
-from lingua_flax.documents.document import SUFFIXES, open_document
+from lingua_flax.documents.formats import SUFFIXES, read_document
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
 from lingua_flax.inspection.run_report import RunReport, example_sentences, sample_sentence
@@ -139,7 +139,7 @@ class Server:
         content, name = await parameters.file.read(), Path((parameters.file.filename or "").replace("\\", "/"))
         if (suffix := name.suffix.lower()) not in SUFFIXES:
             raise HTTPException(400, f"Invalid request: the name of a file must end in {', '.join(SUFFIXES)}")
-        document = await asyncio.to_thread(open_document, content, suffix, name.name)
+        document = await asyncio.to_thread(read_document, content, suffix, name.name)
         begin = " ".join(document.texts[:MAX_DETECTED])
         resolved, detected = await self._resolved(parameters, lambda: begin)
         languages = (detected["language"], resolved.target)
@@ -165,7 +165,7 @@ class Server:
         codes = {side: served(self.languages, code) for side, code in given.items()}
         parameters = parameters.model_copy(update=codes)
         detected = await self._detected(parameters, text)
-        source = detected["language"]
+        source: str = detected["language"]
         for code in (source, parameters.target):
             if code not in self._targets:
                 raise HTTPException(400, f"{code} is not supported")

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 # Others are counted together.
-PATHS = ("/", "/translate", "/translate_file", "/inspect", "/detect", "/languages", "/run", "/examples", "/health")
-PATHS += ("/docs", "/spec")
+PATHS: tuple[str, ...] = ("/", "/health", "/docs", "/spec", "/languages", "/run", "/examples")
+PATHS += ("/translate", "/translate_file", "/inspect", "/detect")
 CLIENT_LEFT = 499  # as nginx counts it; nobody receives this status
 
 

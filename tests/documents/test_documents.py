@@ -7,7 +7,7 @@ import pytest
 from lingua_flax.data.tokenizer import Characters
 from lingua_flax.documents import packed as packed_documents
 from lingua_flax.documents import xml_text
-from lingua_flax.documents.document import READERS, SUFFIXES, open_document
+from lingua_flax.documents.formats import READERS, SUFFIXES, read_document
 from lingua_flax.host.errors import UserError
 from lingua_flax.translation.word_alignment import Link
 from tests.helpers.archives import PICTURE, docx, epub, odt, packed, pptx, unpacked
@@ -16,7 +16,7 @@ from tests.helpers.commands import succeed
 
 def translated(content, suffix, change=str.upper, links=None):
     """Returns the document with its texts changed, every word linked with itself, unless others are given."""
-    document = open_document(content, suffix, f"some{suffix}")
+    document = read_document(content, suffix, f"some{suffix}")
     translations = []
     for text in document.texts:
         new = change(text)
@@ -251,7 +251,7 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(suffix, content, message, 
     monkeypatch.setattr(packed_documents, "MAX_FILES", 20)
     monkeypatch.setattr(xml_text, "MAX_NODES", 500 if "500" in message else 10_000)
     with pytest.raises(UserError, match=re.escape(message)) as refusal:
-        open_document(content(), suffix, f"some{suffix}")
+        read_document(content(), suffix, f"some{suffix}")
     assert str(refusal.value).startswith(f"some{suffix}")
     assert "\n" not in str(refusal.value)
 
