@@ -1,5 +1,6 @@
 """Documents by the suffixes of their names: read, translated and written."""
 
+from collections.abc import Callable
 from typing import Any
 
 from lingua_flax.documents import DOCUMENTS
@@ -23,6 +24,7 @@ def _read_html(content: bytes, _: str, name: str) -> Document:
     return Document(page.texts, page.needs_links, lambda own: (page.rendered(own).removesuffix("\n") + "\n").encode())
 
 
+READERS: dict[str, Callable[[bytes, str, str], Document]]
 READERS = {".html": _read_html, ".htm": _read_html, ".txt": read_text, ".po": read_po}
 READERS |= dict.fromkeys(FORMATS, read_archive)
 READERS |= dict.fromkeys((".srt", ".vtt"), read_subtitles) | dict.fromkeys((".xlf", ".xliff"), read_xliff)

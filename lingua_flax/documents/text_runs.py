@@ -1,10 +1,11 @@
 """Paragraphs of Office files, whose text stands in runs, each in one format, as text with elements around words of it.
 
-While a paragraph is loosened, what its longest run looks like is plain text in it, and other text is in elements "run".
+While a paragraph is loosened, text that looks as most of it is plain text in it, and other text is in elements "run".
 Programs divide text into many runs for reasons of their own, such as words misspelt: those in one format are joined.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
@@ -37,8 +38,10 @@ def _loosen(parent: Any, inline: Collection[str]) -> None:
             _loosen(child, inline)
         if local_name(child) not in _LEFT_OUT:
             pieces += _divided(child) if local_name(child) == "r" else [child]
-    runs = [piece for piece in pieces if piece.tag == RUN]
-    usual = max(runs, key=lambda run: len(run.text)).get(_FORMAT) if runs else ""
+    sizes = Counter[str]()
+    for run in (piece for piece in pieces if piece.tag == RUN):
+        sizes[run.get(_FORMAT)] += len(run.text)
+    usual = max(sizes, key=sizes.__getitem__, default="")
     nodes: list[Node] = []
     for (is_run, own), group in itertools.groupby(pieces, lambda piece: (piece.tag == RUN, piece.get(_FORMAT))):
         if is_run:

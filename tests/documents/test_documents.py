@@ -61,6 +61,7 @@ RANGE = '<w:bookmarkStart w:id="1"/>{}<w:bookmarkEnd w:id="1"/>{}'
         (run("one &amp; ") + run("two", BOLD) + run(" x"), run("ONE &amp; ") + run("TWO", BOLD) + run(" X")),
         # Runs in one format are joined, whatever the spelling checker and the language of the text.
         (run("o") + '<w:proofErr w:type="spellStart"/>' + run("ne", '<w:lang w:val="en"/>'), run("ONE")),
+        (run("a ") + run("bold", BOLD) + run(" b c"), run("A ") + run("BOLD", BOLD) + run(" B C")),
         (f"<w:pPr>{BOLD}</w:pPr>" + run("one"), f"<w:pPr>{BOLD}</w:pPr>" + run("ONE")),
         (f"<w:hyperlink>{run('a', BOLD)}</w:hyperlink>{run(' b')}",
          f"<w:hyperlink>{run('A', BOLD)}</w:hyperlink>{run(' B')}"),
