@@ -61,4 +61,4 @@ def read_xliff(lines: Iterable[Line], path: Path) -> Iterator[Read]:
         source, target = ("" if side is None else tmx.plain_text(side) for side in sides)
         yield unit.sourceline, source, target, "" if source and target else "not translated"
     if fatal := [error for error in parser.error_log if error.level == etree.ErrorLevels.FATAL]:
-        yield fatal[0].line, "", "", f"not valid XML ({fatal[0].message})"
+        yield fatal[0].line, "", "", f"not valid XML ({fatal[0].message.strip()})"

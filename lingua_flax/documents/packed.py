@@ -65,7 +65,7 @@ FORMATS = {
     ".odt": (r"(?:content|styles)\.xml", _OPEN_DOCUMENT),
     ".pptx": (r"ppt/(?:slides/slide|notesSlides/notesSlide|diagrams/data|diagrams/drawing)\d+\.xml", _OFFICE),
     ".odp": (r"(?:content|styles)\.xml", _OPEN_DOCUMENT),
-    ".epub": (r"(?is:.*\.(?:x?html?|ncx))", _EPUB),
+    ".epub": (r"(?i:[^\x00-\x1f\x7f]*\.(?:x?html?|ncx))", _EPUB),
 }
 
 
@@ -77,8 +77,8 @@ def read_archive(content: bytes, suffix: str, name: str) -> Document:
             raise UserError(f"{name}: more than {MAX_FILES:,} files in it; divide it")
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             _check(archive.infolist(), name)
-            if damaged := archive.testzip():
-                raise zipfile.BadZipFile(f"{damaged} has changed")
+            if archive.testzip():
+                raise zipfile.BadZipFile("a file in it has changed")
             parts = [own for own in archive.infolist() if re.fullmatch(texts, own.filename)]
             if sum(own.file_size for own in parts) > MAX_TEXT:
                 raise UserError(f"{name}: more than {MAX_TEXT:,} bytes of text; divide it")
@@ -86,7 +86,7 @@ def read_archive(content: bytes, suffix: str, name: str) -> Document:
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
         raise UserError(f"{name}: not a {suffix} file, damaged or encrypted ({error}); save it again") from error
     if not roots:
-        raise UserError(f"{name}: not a {suffix} file, which has text in other places; choose the right suffix")
+        raise UserError(f"{name}: no text where {suffix} files have theirs; is its suffix right?")
     files = [XmlText(root, markup) for root in roots.values()]
 
     def translated(translations: Translations) -> bytes:

@@ -1,10 +1,11 @@
 """Paragraphs of Office files, whose text stands in runs, each in one format, as text with elements around words of it.
 
-While a paragraph is loosened, text that looks as most of it is plain text in it, and other text is in elements "run".
+While a paragraph is loosened, text that looks as most of it is plain text in it, and other text is in elements RUN.
 Programs divide text into many runs for reasons of their own, such as words misspelt: those in one format are joined.
 """
 
 import itertools
+import secrets
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
@@ -14,9 +15,10 @@ from lxml import etree
 from lingua_flax.data.placeholders import has_letters
 from lingua_flax.documents.xml_nodes import Node, contents, local_name, put, said
 
-RUN, FIELD = "run", "field"  # elements of a paragraph that is loosened
-_FORMAT = "format"  # an attribute of what was in a run: the properties of the run, as XML
-_USUAL = "usual-format"  # an attribute of what is loosened: the properties of plain text in it
+_TOKEN = secrets.token_hex(8)  # in names that no file can have
+RUN, FIELD = f"run-{_TOKEN}", f"field-{_TOKEN}"  # elements of a paragraph that is loosened
+_FORMAT = f"format-{_TOKEN}"  # an attribute of what was in a run: the properties of the run, as XML
+_USUAL = f"usual-{_TOKEN}"  # an attribute of what is loosened: the properties of plain text in it
 _NOT_LOOKS = ("lang", "noProof", "altLang", "dirty", "err", "smtClean")  # properties that are about the old text
 _LEFT_OUT = ("rPr", "proofErr", "lastRenderedPageBreak", "softHyphen")
 _CHARACTERS = {"noBreakHyphen": "\u2011"}
@@ -92,8 +94,10 @@ def _with_fields(nodes: Iterable[Node]) -> list[Node]:
 
 
 def tighten(parent: Any) -> None:
-    """Puts what is in a paragraph that was loosened into runs."""
-    put(parent, _in_runs(contents(parent), parent.attrib.pop(_USUAL), etree.QName(parent).namespace))
+    """Puts what is in a paragraph into runs, if it is still loosened."""
+    usual = parent.attrib.pop(_USUAL, None)
+    if usual is not None:
+        put(parent, _in_runs(contents(parent), usual, etree.QName(parent).namespace))
 
 
 def _in_runs(nodes: Iterable[Node], usual: str, space: str) -> Iterator[Any]:
@@ -109,8 +113,7 @@ def _in_runs(nodes: Iterable[Node], usual: str, space: str) -> Iterator[Any]:
         elif _FORMAT in node.attrib:
             yield _run(node, node.attrib.pop(_FORMAT), space)
         else:
-            if _USUAL in node.attrib:
-                tighten(node)
+            tighten(node)
             yield node
 
 

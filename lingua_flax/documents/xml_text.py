@@ -41,7 +41,8 @@ def parse_xml(content: bytes, name: str) -> Any:
     try:
         root = etree.fromstring(content, _PARSER)
     except etree.XMLSyntaxError as error:
-        raise UserError(f"{name}: not valid XML ({error.msg}); it may be damaged or encrypted") from error
+        reason = " ".join(error.msg.split())  # some have a line break
+        raise UserError(f"{name}: not valid XML ({reason}); it may be damaged or encrypted") from error
     declared = root.getroottree().docinfo.internalDTD
     if declared is not None and declared.entities():
         raise UserError(f"{name}: declares entities, which are not read; write out what they stand for")
