@@ -21,8 +21,16 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Yields a file to write, which gets its name if the block succeeds and is removed otherwise."""
-    temporary = path.absolute().with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    """Yields a file to write, which gets its name if the block succeeds and is removed otherwise.
+
+    A link stays, and so does what is no file, such as a pipe, which is written as it is.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as device:
+            yield device
+        return
+    path = path.resolve()
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with temporary.open("wb") as file:
             yield file
