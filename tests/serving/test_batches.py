@@ -33,7 +33,7 @@ def test_requests_that_arrive_together_are_one_batch(url, search):
     lines = [f"line {number}" for number in range(6)]
     answers += [later(translate, url, line) for line in lines[1:]]
     until(lambda: are_waiting(url, *lines[1:]))
-    status, answer, headers = translate(url, ["one two three"] * 2)
+    status, answer, headers = translate(url, ["one two three"] * 4)
     assert (status, answer) == (503, {"error": "too many requests are waiting; try again later"})
     assert headers["Retry-After"] == "1"
     search.may_go_on.set()
@@ -130,6 +130,14 @@ def test_client_that_goes_away_ends_the_division_of_its_texts(engine, monkeypatc
         may_go_on.set()
         assert translate(url, "last")[0] == 200
     assert divided == [["one"], ["last"]]
+
+
+def test_sentences_of_large_texts_are_sorted_in_a_thread(url, engine, monkeypatch):
+    sorting, padded_length = [], engine.padded_length
+    engine.padded_length = lambda part: sorting.append(threading.current_thread().name) or padded_length(part)
+    monkeypatch.setattr(translations, "LARGE", 3)
+    assert translate(url, "a\nb")[0] == 200
+    assert sorting == ["texts_0"] * 2
 
 
 def test_deadline(engine, search):
