@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import gc
 import json
 import socket
 import threading
@@ -110,6 +111,7 @@ def serving(
     listener = socket.create_server(("127.0.0.1", 0))
     process = WebServer(guarded, server.stop, limits or ConnectionLimits(100, 2000))
     thread = threading.Thread(target=process.run, kwargs={"sockets": [listener]})
+    thresholds = gc.get_threshold()
     with mock.patch.object(web_server, "DRAIN_SECONDS", drain):
         thread.start()
         try:
@@ -117,6 +119,7 @@ def serving(
         finally:
             process.stop()
             thread.join()
+            gc.set_threshold(*thresholds)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """How requests wait for each other, share the engine and end early, also those of a server that stops."""
 
+import gc
 import http.client
 import threading
 from unittest.mock import Mock
@@ -138,6 +139,14 @@ def test_sentences_of_large_texts_are_sorted_in_a_thread(url, engine, monkeypatc
     monkeypatch.setattr(translations, "LARGE", 3)
     assert translate(url, "a\nb")[0] == 200
     assert sorting == ["texts_0"] * 2
+
+
+def test_what_a_large_request_keeps_is_not_looked_through_for_garbage(url):
+    generations = []
+    gc.callbacks.append(lambda phase, details: generations.append(details["generation"]))
+    assert [[] for _ in range(2_000_000)]
+    gc.callbacks.pop()
+    assert max(generations) == 1
 
 
 def test_deadline(engine, search):
