@@ -48,7 +48,7 @@ def network() -> Translator:
     """Returns a network with random parameters, which knows the words of TEXTS."""
     models = train_tokenizer([Pair(text, text) for text in TEXTS] * 20, TokenizerConfig(vocab_size=60), [])
     tokenizer = dataclasses.replace(parse_tokenizers(models), words=known_words(TEXTS))
-    how = {"languages": ("en", "fr"), "translate_unknown": True, "pads_to_longest": True}
+    how: dict[str, Any] = {"languages": ("en", "fr"), "translate_unknown": True, "pads_to_longest": True}
     return dataclasses.replace(decisive_translator(), tokenizer=tokenizer, **how)
 
 
