@@ -13,24 +13,24 @@ from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.prometheus import Metrics
 from lingua_flax.serving.protocol import check_size, unavailable
 from lingua_flax.translation.hypotheses import Hypothesis
-from lingua_flax.translation.requests import Part
+from lingua_flax.translation.requests import Part, to_search
 
 
 @dataclasses.dataclass(eq=False)
-class _Job:
+class Job:
     """The sentences of a request."""
 
     parts: Sequence[Part]
-    results: asyncio.Future[list[tuple[Hypothesis, ...]]]
     waiting: dict[int, deque[int]]  # the indices of those that are in no batch yet, by padded length
     cost: int  # of those, in tokens times beams
-    served: int  # the cost of the others, from the `served` of the other jobs on when this one came
+    served: int = 0  # the cost of the others, from the `served` of the other jobs on when this one came
+    results: asyncio.Future[list[tuple[Hypothesis, ...]]] = dataclasses.field(init=False)
+    timeout: asyncio.Timeout = dataclasses.field(init=False)  # of the next sentence
     came: float = dataclasses.field(default_factory=time.monotonic)
-    timeout: asyncio.Timeout = dataclasses.field(default_factory=lambda: asyncio.timeout(None))  # of the next sentence
     found: dict[int, tuple[Hypothesis, ...]] = dataclasses.field(default_factory=dict)
 
 
-_Sentence = tuple[_Job, int]  # of a job, by its index
+_Sentence = tuple[Job, int]  # of a job, by its index
 
 
 class Batcher:
@@ -39,7 +39,7 @@ class Batcher:
     def __init__(self, engine: Engine, metrics: Metrics, *, max_waiting: int, timeout: float):
         """Lets `max_waiting` tokens times beams wait, and a search of which nothing is found `timeout` seconds."""
         self._engine, self._metrics, self._max_waiting, self._timeout = engine, metrics, max_waiting, timeout
-        self._jobs: dict[_Job, None] = {}  # those that are wanted
+        self._jobs: dict[Job, None] = {}  # those that are wanted
         self._served = 0
         self._changed = threading.Condition()  # of the jobs and what waits of them
         self.is_stopping = False
@@ -64,33 +64,37 @@ class Batcher:
         """Returns what is searched until a search of this cost is done: as much of each that waits, but no more."""
         return cost + sum(min(job.cost, cost) for job in self._jobs)
 
-    async def search(self, parts: Sequence[Part], *, is_admitted: bool = False) -> list[tuple[Hypothesis, ...]]:
-        """Returns the hypotheses of the parts of a request. If the task is cancelled, the search ends.
+    def job(self, parts: Sequence[Part]) -> Job:
+        """Returns the job for the parts of a request that are `to_search`; takes 0.2 s for 160,000."""
+        searched = to_search(parts)
+        waiting: dict[int, deque[int]] = {}
+        for index, part in enumerate(searched):
+            waiting.setdefault(self._engine.padded_length(part), deque()).append(index)
+        return Job(searched, waiting, sum(map(self._engine.cost, searched)))
+
+    async def search(self, job: Job, *, is_admitted: bool = False) -> list[tuple[Hypothesis, ...]]:
+        """Returns the hypotheses of the parts of a job. If the task is cancelled, the search ends.
 
         Raises HTTPException if they cost more than may wait or too much is waiting, unless they are admitted, or if the
         batcher is stopping, and TimeoutError if none of them was found for too long.
         """
-        if not parts:
+        if not job.parts:
             return []
-        waiting: dict[int, deque[int]] = {}
-        for index, part in enumerate(parts):
-            waiting.setdefault(self._engine.padded_length(part), deque()).append(index)
-        cost = sum(map(self._engine.cost, parts))
         if self.is_stopping:
             raise unavailable("the server is stopping")
         if not is_admitted:
-            check_size(cost, "tokens times beams", self._max_waiting)
-            if self._before(cost) > self._max_waiting:
+            check_size(job.cost, "tokens times beams", self._max_waiting)
+            if self._before(job.cost) > self._max_waiting:
                 raise unavailable("too many requests are waiting; try again later")
-        results = asyncio.get_running_loop().create_future()
-        job = _Job(parts, results, waiting, cost, self._served)
+        job.served, job.results = self._served, asyncio.get_running_loop().create_future()
+        job.timeout = asyncio.timeout(None)
         with self._changed:
             self._jobs[job] = None
             self._changed.notify()
         try:
             async with job.timeout:
                 self._expect_progress(job)
-                return await results
+                return await job.results
         finally:
             with self._changed:
                 del self._jobs[job]
@@ -196,7 +200,7 @@ class Batcher:
         self._metrics.running.inc(len(taken))
         return taken
 
-    def _take(self, job: _Job, length: int) -> _Sentence:
+    def _take(self, job: Job, length: int) -> _Sentence:
         index = job.waiting[length].popleft()
         if not job.waiting[length]:
             del job.waiting[length]
@@ -207,7 +211,7 @@ class Batcher:
         self._metrics.source_tokens.inc(len(job.parts[index].source))
         return job, index
 
-    def _deliver(self, results: Sequence[tuple[_Job, int, tuple[Hypothesis, ...]]]) -> None:
+    def _deliver(self, results: Sequence[tuple[Job, int, tuple[Hypothesis, ...]]]) -> None:
         self._progressed = time.monotonic()
         for job, index, hypotheses in results:
             job.found[index] = hypotheses
@@ -224,5 +228,5 @@ class Batcher:
             if job in self._jobs and not job.results.done():
                 job.results.set_exception(error)
 
-    def _expect_progress(self, job: _Job) -> None:
+    def _expect_progress(self, job: Job) -> None:
         job.timeout.reschedule(asyncio.get_running_loop().time() + self._timeout)

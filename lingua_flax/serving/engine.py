@@ -61,6 +61,6 @@ class Engine:
 
     @functools.cached_property
     def _padded_lengths(self) -> list[int]:
-        """By the number of tokens: a table, since the event loop asks for each of up to 160,000 parts of a request."""
+        """By the number of tokens: a table, since a request has up to 160,000 parts."""
         buckets = bucket_lengths(self.max_length)
         return [next(length for length in buckets if length >= size) for size in range(self.max_length + 1)]

@@ -15,7 +15,7 @@ from lingua_flax.serving.protocol import TranslateRequest
 from lingua_flax.translation.html_text import HtmlText
 from lingua_flax.translation.hypotheses import Translation
 from lingua_flax.translation.line_splitting import divide_text
-from lingua_flax.translation.requests import Part, Request, to_search
+from lingua_flax.translation.requests import Part, Request
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.word_alignment import Link, moved, pharaoh, word_links
 
@@ -81,8 +81,8 @@ class Translations:
             divided += await self._compute(size, divide_text, translator, text)
         parts = await self._compute(size, request.parts, divided)
         for is_admitted in (False, True):
-            searched = await self._compute(size, to_search, parts)
-            found = await self._batcher.search(searched, is_admitted=is_admitted)
+            job = await self._compute(size, self._batcher.job, parts)
+            found = await self._batcher.search(job, is_admitted=is_admitted)
             parts = await self._compute(size, request.restored, parts, found)
         return await self._compute(size, request.joined, list(itertools.chain(*texts)), parts)
 

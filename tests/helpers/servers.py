@@ -1,9 +1,10 @@
-"""Servers in threads, whose network is replaced by a function, and requests to them."""
+"""Servers in threads, which translate with a small network of random parameters, and requests to them."""
 
 import contextlib
 import dataclasses
+import functools
+import gc
 import json
-import re
 import socket
 import threading
 import time
@@ -15,80 +16,83 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from lingua_flax.data.known_words import KnownWords, UnknownWords
-from lingua_flax.data.tokenizer import Characters
-from lingua_flax.options.schema import DataConfig, DecodingOptions
+from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.data.known_words import known_words
+from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
+from lingua_flax.options.schema import DataConfig, DecodingOptions, TokenizerConfig
 from lingua_flax.serving import web_server
 from lingua_flax.serving.app import Server, make_app
+from lingua_flax.serving.continuous_search import ContinuousSearch, Shape
+from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.guard import Guard
 from lingua_flax.serving.languages import languages
 from lingua_flax.serving.protocol import Limits
 from lingua_flax.serving.web_server import ConnectionLimits, WebServer
-from lingua_flax.translation.hypotheses import Hypothesis, Translation
+from lingua_flax.translation.html_text import translate_html
 from lingua_flax.translation.requests import Part
 from lingua_flax.translation.translator import Translator
-from lingua_flax.translation.word_alignment import Link
 from tests.conftest import PROMPTLY
 from tests.helpers.translation import decisive_translator
 
 JSON = {"Content-Type": "application/json"}
 LIMITS = Limits(texts=4, characters=100)
+TEXTS = ["She ate an apple. We saw the bank.", "The cat was tired.", "one two three: a table", "à l'été"]
+TEXTS += ["line 0 1 2 3 4 5", "first last abandoned under way", "b c d e x y amp"]
+OPTIONS = DecodingOptions(beam_size=3, max_decoding_length=12, batch_size=1)
 Answer = tuple[int, Any, Any]  # status, JSON and headers
 _threads = ThreadPoolExecutor(32)
 
 
-class UnknownBeginnings(KnownWords):
-    """The words of a training text that has none that begins with zz, but all others."""
+@functools.cache
+def network() -> Translator:
+    """Returns a network with random parameters, which knows the words of TEXTS."""
+    models = train_tokenizer([Pair(text, text) for text in TEXTS] * 20, TokenizerConfig(vocab_size=60), [])
+    tokenizer = dataclasses.replace(parse_tokenizers(models), words=known_words(TEXTS))
+    how: dict[str, Any] = {"languages": ("en", "fr"), "translate_unknown": True, "pads_to_longest": True}
+    return dataclasses.replace(decisive_translator(), tokenizer=tokenizer, **how)
 
-    def unknown_in(self, text: str, spans: Any = None) -> UnknownWords:
-        return UnknownWords([match.span() for match in re.finditer("zz[a-z]+", text)])
+
+@functools.cache
+def translation(text: str, rank: int = 0) -> str:
+    """Returns what `Translator.translate` makes of the lines of a text, or an alternative; or the best of HTML."""
+    if text.startswith("<p"):
+        return translate_html(network(), text, OPTIONS)
+    lines = network().translate(text.split("\n"), OPTIONS, num_hypotheses=OPTIONS.beam_size, warn=False)
+    return "\n".join(own.hypotheses[min(rank, len(own.hypotheses) - 1)].text for own in lines)
 
 
-class UpperCase:
-    """An engine that translates into capitals; alternative k ends with k apostrophes. It can be held up.
+@functools.cache
+def _search(*shapes: Shape) -> ContinuousSearch:
+    search = ContinuousSearch(network(), OPTIONS, max(shapes).rows, lambda *_: None)
+    for shape in shapes:
+        search.compile(shape)
+    return search
 
-    Each line is a sentence that costs 1, whatever its length. It does not know words that begin with zz.
+
+class HeldSearch:
+    """A search with the programs for some shapes, which can be held up before each batch.
+
+    It notes what batches begin with and what joins them, and what nobody wants any more when one may go on.
     """
 
-    workers = 1
-    max_cost = 1
-    options = DecodingOptions(beam_size=3)
-
-    def __init__(self) -> None:
-        self.searcher = self
+    def __init__(self, *shapes: Shape) -> None:
+        self.real = _search(*shapes)
+        self.max_rows = self.real.max_rows
         self.batches: list[list[str]] = []
+        self.joined: list[Any] = []
         self.unwanted: list[str] = []
-        self.directions: list[tuple[str, str]] = []
         self.may_go_on = threading.Event()
         self.may_go_on.set()
 
-    def translator(self, languages: tuple[str, str], glossary: Any) -> Translator:
-        self.directions.append(languages)
-        own = dataclasses.replace(decisive_translator(max_length=500), one_sentence_per_line=True)
-        tokenizer = dataclasses.replace(own.tokenizer, words=UnknownBeginnings(b""))
-        own = dataclasses.replace(own, languages=languages, tokenizer=tokenizer, translate_unknown=True)
-        return own.with_glossary(glossary) if glossary else own
+    def search(self, parts: Sequence[Part], is_wanted: Callable[[int], bool], more: Callable[..., Any]) -> Any:
+        def noted(*limits: int) -> Any:
+            self.joined.append(more(*limits))
+            return self.joined[-1]
 
-    def cost(self, part: Part) -> int:
-        return 1
-
-    def padded_length(self, part: Part) -> int:
-        return 1
-
-    def max_rows(self, length: int) -> int:
-        return 8
-
-    def search(self, parts: Sequence[Part], is_wanted: Callable[[int], bool], more: Any) -> Any:
         self.batches.append([part.text for part in parts])
         self.may_go_on.wait(PROMPTLY)
         self.unwanted += [part.text for number, part in enumerate(parts) if not is_wanted(number)]
-        for number, part in enumerate(parts):
-            ranks = range(part.num_hypotheses)
-            yield {number: tuple(Hypothesis(part.text.upper() + "'" * rank, 0.0) for rank in ranks)}
-
-    def align(self, _: Translator, translations: Sequence[Translation], wanted: Sequence[bool]) -> list[list[Link]]:
-        words = [[Characters(*word.span()) for word in re.finditer(r"\S+", own.source)] for own in translations]
-        return [[Link(word, word) for word in own] for own in words]
+        yield from self.real.search(parts, is_wanted, noted)
 
 
 @contextlib.contextmanager
@@ -101,12 +105,13 @@ def serving(
     **options: Any,
 ) -> Iterator[tuple[Server, str]]:
     """Serves in a thread; yields the server and its URL."""
-    settings = {"max_waiting": 6, "timeout": PROMPTLY} | options
+    settings = {"max_waiting": 150, "timeout": PROMPTLY} | options
     server = Server(languages(DataConfig(source_language="en", target_language="fr")), LIMITS, **settings)
     guarded = Guard(make_app(server, load, workdir), server.metrics, hosts=["translator.example"], root_path=root_path)
     listener = socket.create_server(("127.0.0.1", 0))
     process = WebServer(guarded, server.stop, limits or ConnectionLimits(100, 2000))
     thread = threading.Thread(target=process.run, kwargs={"sockets": [listener]})
+    thresholds = gc.get_threshold()
     with mock.patch.object(web_server, "DRAIN_SECONDS", drain):
         thread.start()
         try:
@@ -114,10 +119,11 @@ def serving(
         finally:
             process.stop()
             thread.join()
+            gc.set_threshold(*thresholds)
 
 
 @contextlib.contextmanager
-def serving_with(engine: UpperCase, **options: Any) -> Iterator[str]:
+def serving_with(engine: Engine, **options: Any) -> Iterator[str]:
     """Serves with an engine; yields the URL once the server is ready."""
     with serving(lambda _: engine, **options) as (server, url):
         until(lambda: server.status == "ok")
@@ -163,9 +169,10 @@ def metric(url: str, name: str) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith(f"lingua_flax_{name} "))
 
 
-def waiting(url: str) -> float:
-    """Returns how many lines wait for a batch."""
-    return metric(url, "waiting_cost")
+def are_waiting(url: str, *texts: str) -> bool:
+    """Returns whether what waits for a batch costs as much as these sentences."""
+    tokens = sum(map(len, network().tokenizer.encode_source(texts)))
+    return metric(url, "waiting_cost") == tokens * OPTIONS.beam_size
 
 
 def until_left(url: str, count: int = 1) -> None:

@@ -1,6 +1,7 @@
 """Clients that send too much, too slowly, or too many at once, and what the others notice of them."""
 
 import contextlib
+import dataclasses
 import json
 import logging
 import re
@@ -14,10 +15,8 @@ import pytest
 
 from lingua_flax.serving import web_server
 from lingua_flax.serving.web_server import BoundedProtocol, ConnectionLimits
-from lingua_flax.translation.hypotheses import Hypothesis
 from tests.conftest import PROMPTLY
 from tests.helpers.servers import (
-    UpperCase,
     connected,
     later,
     raw,
@@ -25,6 +24,7 @@ from tests.helpers.servers import (
     request,
     serving_with,
     translate,
+    translation,
     until,
     until_left,
 )
@@ -46,7 +46,12 @@ def statuses(answers):
     return [int(status) for status in re.findall(rb"HTTP/1.1 (\d+)", answers)]
 
 
-def test_what_is_too_large_is_refused_and_the_answer_can_be_read(url, engine):
+def one():
+    """Returns what answers FORM."""
+    return f'{{"translatedText":"{translation("one")}"}}'.encode()
+
+
+def test_what_is_too_large_is_refused_and_the_answer_can_be_read(url, search):
     for pieces, status in (
         ([HEAD, b"X-Large: ", *[LARGE] * 40], 431),
         ([HEAD, b"Content-Length: 50000000\r\n\r\n", *[LARGE] * 100], 413),
@@ -58,7 +63,7 @@ def test_what_is_too_large_is_refused_and_the_answer_can_be_read(url, engine):
         answer = raw(url, *pieces)
         assert statuses(answer) == [status]
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
-    assert not engine.batches
+    assert not search.batches
 
 
 def test_what_takes_too_long_ends(url, monkeypatch):
@@ -75,14 +80,14 @@ def test_upgrades_are_ignored(url):
     for size in (1, 60, 1000):
         answers = raw(url, *[sent[start : start + size] for start in range(0, len(sent), size)])
         assert statuses(answers) == [200] * 4
-        assert answers.count(b'{"translatedText":"ONE"}') == 4
+        assert answers.count(one()) == 4
 
 
 def test_upgrades_are_ignored_of_clients_that_close_the_connection(url):
     for version, connection in ((b"1.0", b"Upgrade"), (b"1.1", b"Upgrade, close"), (b"1.0", b"upgrade, keep-alive")):
         head = b"POST /translate HTTP/%s\r\nHost: localhost\r\nConnection: %s\r\n" % (version, connection)
         answer = raw(url, head + b"Upgrade: h2c\r\n" + WITH_LENGTH)
-        assert answer.count(b'{"translatedText":"ONE"}') == len(statuses(answer)) == 1
+        assert answer.count(one()) == len(statuses(answer)) == 1
 
 
 def test_no_request_is_smuggled_behind_an_upgrade(url):
@@ -94,45 +99,45 @@ def test_no_request_is_smuggled_behind_an_upgrade(url):
         assert statuses(answers) == [400]
 
 
-def test_requests_may_wait_for_an_answer(url, engine):
-    engine.may_go_on.clear()
+def test_requests_may_wait_for_an_answer(url, search):
+    search.may_go_on.clear()
     with connected(url) as connection:
         connection.sendall(KEPT + WITH_LENGTH)
-        until(lambda: engine.batches)
+        until(lambda: search.batches)
         connection.sendall(15 * (KEPT + WITH_LENGTH) + LIVEZ)  # altogether larger than one may be
-        engine.may_go_on.set()
+        search.may_go_on.set()
         assert statuses(received(connection)) == [200] * 17
 
 
-def test_requests_that_wait_for_an_answer_are_limited(caplog):
+def test_requests_that_wait_for_an_answer_are_limited(engine, search, caplog):
     """In number and size; none of them is answered, nor the one that they wait for."""
     for more, status in (
         (2000 * (KEPT + WITH_LENGTH), 429),
         (4 * (KEPT + b"Content-Length: 1500\r\n\r\n" + 1500 * b"x"), 503),
         (b"no request\r\n\r\n", 400),
     ):
-        engine = UpperCase()
         with serving_with(engine, limits=ConnectionLimits(connections=50, body=2000, bodies=5000)) as url:
-            engine.may_go_on.clear()
+            search.batches, search.unwanted = [], []
+            search.may_go_on.clear()
             with connected(url) as connection:
                 connection.sendall(3 * (KEPT + WITH_LENGTH))
-                until(lambda engine=engine: engine.batches)
+                until(lambda: search.batches)
                 connection.sendall(more)
                 assert statuses(received(connection)) == [status]
             until_left(url)
-            engine.may_go_on.set()
+            search.may_go_on.set()
             assert translate(url)[0] == 200
-        assert engine.unwanted == ["one"]
-        assert engine.batches == [["one"], ["one two"]]
+        assert search.unwanted == ["one"]
+        assert search.batches == [["one"], ["one two"]]
     assert not caplog.records
 
 
-def test_connections_that_wait_make_room(engine, caplog):
+def test_connections_that_wait_make_room(engine, search, caplog):
     """They do not keep others out, not even while they linger."""
     with serving_with(engine, limits=ConnectionLimits(5, body=2000)) as url, contextlib.ExitStack() as stack:
-        engine.may_go_on.clear()
+        search.may_go_on.clear()
         busy = later(translate, url)
-        until(lambda: engine.batches)
+        until(lambda: search.batches)
         others = [stack.enter_context(connected(url)) for _ in range(100)]
         others[-1].sendall(HEAD)
         assert request(url, "/health")[0] == 200
@@ -145,7 +150,7 @@ def test_connections_that_wait_make_room(engine, caplog):
             each.setblocking(False)
             with pytest.raises(BlockingIOError):
                 each.recv(1000)
-        engine.may_go_on.set()
+        search.may_go_on.set()
         assert busy.result()[0] == 200
     (warning,) = (record.message for record in caplog.records if record.levelno == logging.WARNING)
     assert warning == "more than 5 connections: those that wait longest are closed"
@@ -162,9 +167,12 @@ def unread(url):
     return connection
 
 
-def test_clients_that_do_not_read_keep_nobody_out_and_are_given_up(engine, monkeypatch):
-    large = (Hypothesis("x" * 8_000_000, 0.0),)
-    engine.search = lambda parts, *_: [dict.fromkeys(range(len(parts)), large)]
+def test_clients_that_do_not_read_keep_nobody_out_and_are_given_up(engine, search, monkeypatch):
+    def large(*arguments):
+        for found in real(*arguments):
+            yield {key: [dataclasses.replace(each[0], text="x" * 8_000_000)] for key, each in found.items()}
+
+    real, search.search = search.search, large
     with serving_with(engine, limits=ConnectionLimits(5, body=2000)) as url, contextlib.ExitStack() as stack:
         for _ in range(5):
             stack.enter_context(unread(url))

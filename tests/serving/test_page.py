@@ -11,14 +11,17 @@ import re
 import shutil
 import urllib.parse
 from pathlib import Path
+from unittest.mock import Mock
 
 import jax
 import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from lingua_flax.options.schema import DecodingOptions
+from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
 from lingua_flax.runs.checkpoint import read_metadata, save_network, saved_steps
+from lingua_flax.serving.continuous_search import ContinuousSearch
+from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.inspector import inspected
 from lingua_flax.translation.translator import Translator
 from tests.conftest import ROOT
@@ -42,7 +45,7 @@ from tests.helpers.browser import (
     translation,
 )
 from tests.helpers.inspections import pad_alike, weights_in
-from tests.helpers.servers import UpperCase, request, serving
+from tests.helpers.servers import request, serving
 
 __all__ = ["browser", "open_page"]  # fixtures
 
@@ -77,8 +80,9 @@ def url(workdir):
         return {"fr": Translator.load(workdir, checkpoint)}
 
     def load(server):
-        server.inspector = functools.partial(inspected, translators("best"), translators, DecodingOptions())
-        return UpperCase()
+        best, options = translators("best"), DecodingOptions()
+        server.inspector = functools.partial(inspected, best, translators, options)
+        return Engine(best, ContinuousSearch(best["fr"], options, 1, Mock()), options, AlignmentOptions(), workers=1)
 
     examples = {"sentences": [SENTENCE, WALK], "ambiguous": [{"word": "bank", "sentences": BANKS}]}
     with pytest.MonkeyPatch.context() as patch:
