@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -126,7 +127,7 @@ class Cluster:
 
     def run(self, *command: object) -> str:
         """Returns the output of a command that succeeds."""
-        options = {"env": self._environment, "cwd": self.folder, "timeout": HUNG_AFTER, "text": True}
+        options: dict[str, Any] = {"env": self._environment, "cwd": self.folder, "timeout": HUNG_AFTER, "text": True}
         return subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, **options).stdout
 
     def submit(self, script: Path, *arguments: object, **options: object) -> int:
