@@ -392,7 +392,8 @@ def test_stranger_finds_in_five_clicks_why_bank_became_rive(page):
 
 
 def test_two_sentences_are_shown_alike_and_the_address_holds_that(page, open_page, url):
-    page.get_by_label("Examples").get_by_role("button", name="bank", exact=True).click()
+    button(page, "Examples").click()
+    button(page, "bank").click()
     for number, sentence in enumerate(BANKS):
         expect_translation(page, url, number, q=sentence)
     tab(page, "Attention")

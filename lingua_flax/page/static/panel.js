@@ -4,7 +4,7 @@ import { inspect, RequestError } from "./api.js";
 import { describe, showAttention } from "./attention.js";
 import { showBeam } from "./beam.js";
 import { html, readable, toggle } from "./dom.js";
-import { drawSteps } from "./steps.js";
+import { drawSteps, invite } from "./steps.js";
 import { showTranslation } from "./translation.js";
 import { markUnknown } from "./unknown_words.js";
 import { decode } from "./weights.js";
@@ -13,6 +13,7 @@ import { decode } from "./weights.js";
 /** @import { Pair, Selection, Strongest } from "./weights.js" */
 
 const RETRY = 1000; // milliseconds
+const PLAY = 1400; // milliseconds between steps: enough to read what is written
 const KEPT = "This sentence stays as it is: it has no words, or the network has never seen most of its characters.";
 
 /** @typedef {"translation" | "attention" | "beam"} View */
@@ -55,9 +56,9 @@ export class Panel {
    * @param {number} number 1 or 2
    * @param {Shared} shared
    * @param {string[]} targets codes of the languages to translate into
-   * @param {() => void} close removes the panel
+   * @param {HTMLElement[]} tools beside the sentence
    */
-  constructor(number, shared, targets, close) {
+  constructor(number, shared, targets, tools) {
     this.shared = shared;
     /** @type {View} */
     this.view = "translation";
@@ -68,9 +69,15 @@ export class Panel {
     this.told = /** @type {Sentence[]} */ ([]);
     this.choices = NO_CHOICES;
     this.requests = new AbortController();
+    /** @type {HTMLElement | null} */
+    this.steps = null; // of the weight that is open
+    this.stage = 0; // of these steps
+    this.isPlaying = false;
+    this.timer = 0;
     this.text = html("textarea", {
       id: `text-${number}`,
-      rows: 2,
+      rows: 1,
+      placeholder: "Write a sentence",
       spellcheck: "false",
       input: () => this.change(NO_CHOICES),
     });
@@ -89,15 +96,15 @@ export class Panel {
     this.element = html(
       "section",
       { class: "panel", "aria-label": `Sentence ${number}` },
-      html("label", { for: `text-${number}` }, "Sentence"),
-      this.text,
       html(
         "div",
-        { class: "row" },
+        { class: "line" },
+        html("label", { for: `text-${number}`, class: "unseen" }, "Sentence"),
+        this.text,
         targets.length > 1 && html("label", { for: `target-${number}` }, "Into "),
         targets.length > 1 && this.target,
         this.checkpoints,
-        number === 2 && html("button", { click: close }, "Close"),
+        ...tools,
       ),
       this.sentences,
       this.changes,
@@ -236,8 +243,13 @@ export class Panel {
     const last = (step ?? this.inspection?.target.length ?? 1) - 1;
     const { pair } = this.choices;
     const moved = pair && kind !== "encoder" ? { query: last, key: kind === "decoder" ? last : pair.key } : pair;
-    this.change({ pair: moved, step });
-    this.draw();
+    this.choices = { ...this.choices, pair: moved, step };
+    if (moved) {
+      this.ask();
+    } else {
+      this.shared.remember();
+      this.draw();
+    }
   }
 
   /** Chooses a map that is worth a look, unless somebody has chosen one that exists. */
@@ -285,23 +297,50 @@ export class Panel {
   drawAttention(inspection) {
     const { selection } = this.shared;
     const { pair, step } = this.choices;
+    const length = inspection.target.length;
     const written = { ...inspection, target: inspection.target.slice(0, step ?? undefined) };
+    const explanation = this.explanation;
+    const choose = (/** @type {number} */ key) => {
+      this.choices = { ...this.choices, pair: { query: pair?.query ?? 0, key } };
+      this.shared.remember();
+      this.draw();
+    };
+    const light = (/** @type {number} */ stage) => {
+      this.stage = stage;
+      this.content.dataset.stage = String(stage);
+    };
+    if (!pair) delete this.content.dataset.stage;
+    if (explanation && pair) {
+      const actions = { choose, light, close: () => this.change({ step }) };
+      this.steps = drawSteps(inspection, explanation, pair.key, this.stage, actions);
+    } else if (!pair || !this.steps) { // otherwise, the old steps stay until there is an answer
+      this.steps = invite();
+      this.stage = 0;
+    }
     showAttention(this.content, written, selection, {
       change: (changes) => this.shared.select(changes),
       switchHead: (head, off) => this.shared.switchHead(head, off),
       open: (weight) => this.open(weight),
       pair,
-      goTo: (step) => this.goTo(step),
-      length: inspection.target.length,
+      explanation: this.steps,
+      goTo: (step) => {
+        this.isPlaying = false;
+        this.goTo(step);
+      },
+      length,
+      isPlaying: this.isPlaying,
+      play: () => {
+        this.isPlaying = !this.isPlaying;
+        this.goTo(this.isPlaying && (step ?? length) === length ? 1 : step);
+      },
     });
-    const explanation = this.explanation;
-    if (!explanation || !pair) return;
-    const choose = (/** @type {number} */ key) => {
-      this.choices = { ...this.choices, pair: { query: explanation.query, key } };
-      this.shared.remember();
-      this.draw();
-    };
-    this.content.append(drawSteps(inspection, explanation, pair.key, choose, () => this.change({ step })));
+    clearTimeout(this.timer);
+    if (!this.isPlaying || this.element.ariaBusy === "true") return; // an answer draws again
+    if (step === null || step >= length) this.isPlaying = false;
+    this.timer = setTimeout(
+      () => this.isPlaying && this.view === "attention" ? this.goTo((step ?? 0) + 1) : this.draw(),
+      PLAY,
+    );
   }
 
   /** Lists the sentences of the text with their translations; a click shows what the network does with one. */
