@@ -26,19 +26,19 @@ const VECTORS = [ // their paths
  * Draws the stages of a weight; a click on one calls `choose`.
  *
  * @param {string[]} titles of the stages
- * @param {string[][]} values what stands in the boxes of each
+ * @param {string[][]} [values] what stands in the boxes of each
  * @param {(stage: number) => void} [choose]
  */
 export function drawFlow(titles, values, choose) {
-  const stages = values.map((texts, stage) => {
+  const stages = titles.slice(0, values?.length).map((title, stage) => {
     const boxes = BOXES[stage].flatMap(([name, x, y, width], i) => {
       const middle = { x: x + width / 2, "text-anchor": "middle" };
-      const [letters, most] = [[...texts[i]], Math.floor(width / 7)];
-      const shown = letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : texts[i];
+      const [letters, most] = [[...(values?.[stage][i] ?? "…")], Math.floor(width / 7)];
+      const shown = letters.length > most ? [...letters.slice(0, most - 1), "…"] : letters;
       return [
         svg("rect", { x, y, width, height: BOX, rx: 6 }),
         svg("text", { ...middle, y: y + 14, class: "name" }, name),
-        svg("text", { ...middle, y: y + 29 }, shown),
+        svg("text", { ...middle, y: y + 29 }, shown.join("")),
       ];
     });
     const button = choose && {
@@ -47,7 +47,7 @@ export function drawFlow(titles, values, choose) {
       click: () => choose(stage),
       keydown: (/** @type {KeyboardEvent} */ { key }) => key === "Enter" && choose(stage),
     };
-    return svg("g", { ...button, "aria-label": titles[stage] }, svg("path", { d: VECTORS[stage] }), ...boxes);
+    return svg("g", { ...button, "aria-label": title }, svg("path", { d: VECTORS[stage] }), ...boxes);
   });
   return svg("svg", { class: "flow", viewBox: `0 0 ${WIDTH} ${HEIGHT}` }, ...stages);
 }

@@ -9,7 +9,7 @@ import { showTranslation } from "./translation.js";
 import { markUnknown } from "./unknown_words.js";
 import { decode } from "./weights.js";
 
-/** @import { Answer, Head, Inspection, Run, Sentence } from "./types.js" */
+/** @import { Answer, Explanation, Head, Inspection, Run, Sentence } from "./types.js" */
 /** @import { Pair, Selection, Strongest } from "./weights.js" */
 
 const RETRY = 1000; // milliseconds
@@ -69,9 +69,9 @@ export class Panel {
     this.told = /** @type {Sentence[]} */ ([]);
     this.choices = NO_CHOICES;
     this.requests = new AbortController();
-    /** @type {HTMLElement | null} */
-    this.steps = null; // of the weight that is open
-    this.stage = 0; // of these steps
+    /** @type {[Inspection, Explanation, number] | null} */
+    this.explained = null; // of a weight, with the position of its key
+    this.stage = 0; // of that explanation
     this.isPlaying = false;
     this.timer = 0;
     this.text = html("textarea", {
@@ -299,30 +299,24 @@ export class Panel {
     const { pair, step } = this.choices;
     const length = inspection.target.length;
     const written = { ...inspection, target: inspection.target.slice(0, step ?? undefined) };
-    const explanation = this.explanation;
+    const { explanation } = this;
+    if (explanation && pair) this.explained = [inspection, explanation, pair.key];
+    if (!pair) this.explained = null; // otherwise, the old one stays until there is an answer
     const choose = (/** @type {number} */ key) => {
       this.choices = { ...this.choices, pair: { query: pair?.query ?? 0, key } };
       this.shared.remember();
       this.draw();
     };
-    const light = (/** @type {number} */ stage) => {
-      this.stage = stage;
-      this.content.dataset.stage = String(stage);
-    };
-    if (!pair) delete this.content.dataset.stage;
-    if (explanation && pair) {
-      const actions = { choose, light, close: () => this.change({ step }) };
-      this.steps = drawSteps(inspection, explanation, pair.key, this.stage, actions);
-    } else if (!pair || !this.steps) { // otherwise, the old steps stay until there is an answer
-      this.steps = invite();
-      this.stage = 0;
-    }
+    const light = (/** @type {number} */ stage) => this.content.dataset.stage = `${this.stage = stage}`;
+    const close = () => this.change({ step });
+    if (!this.explained) this.stage = 0;
+    if (!this.explained) delete this.content.dataset.stage;
     showAttention(this.content, written, selection, {
       change: (changes) => this.shared.select(changes),
       switchHead: (head, off) => this.shared.switchHead(head, off),
       open: (weight) => this.open(weight),
       pair,
-      explanation: this.steps,
+      explanation: this.explained ? drawSteps(...this.explained, this.stage, { choose, light, close }) : invite(),
       goTo: (step) => {
         this.isPlaying = false;
         this.goTo(step);

@@ -18,14 +18,6 @@ const STAGES = [
   "Heads, W_O, add & norm",
   "At the top of the stack",
 ];
-const NO_WEIGHT = [
-  ["one word", "another"],
-  ["query", "key", "score"],
-  ["weight"],
-  ["value", "this head"],
-  ["all heads", "x + …"],
-  ["…"],
-];
 
 /** @param {number} number */
 function fixed(number) {
@@ -94,7 +86,7 @@ export function invite() {
     { class: "explanation" },
     html("h2", {}, "How a weight is made"),
     html("p", {}, "Click a weight of the map: here, you follow it from both words to the next one, number by number."),
-    drawFlow(STAGES, NO_WEIGHT),
+    drawFlow(STAGES),
   );
 }
 
@@ -120,10 +112,9 @@ export function drawSteps(inspection, explanation, key, stage, { choose, light, 
   const read = norm === "pre" ? "x, layer normalized, of" : "x of";
   const place = attention === "cross" ? "the place of " : ""; // the decoder has not read the word that is named
   const [next] = explanation.logits;
-  const heads = explanation.heads.length / width;
   const list = html(
     "ol",
-    { scroll: () => lightShown() },
+    { scroll: lightShown },
     step(
       STAGES[0],
       `The vector of ${place}“${queryName}” asks, and that of “${names[key]}” answers.`,
@@ -157,7 +148,7 @@ export function drawSteps(inspection, explanation, key, stage, { choose, light, 
       STAGES[4],
       "The heads lie side by side; the matrix W_O mixes them, and the result is added to the stream x." +
         (norm === "post" ? " Layer normalization follows." : ""),
-      vector("all heads", explanation.heads, heads),
+      vector("all heads", explanation.heads, explanation.heads.length / width),
       vector("times W_O", explanation.output),
       vector("x", explanation.stream),
       norm === "post" && vector("sum", plus(explanation.stream, explanation.output)),
@@ -170,7 +161,7 @@ export function drawSteps(inspection, explanation, key, stage, { choose, light, 
     ["query", "key", fixed(scores[key] / root)],
     [percent(weights[key])],
     ["value", "this head"],
-    [`${heads} heads`, "x + …"],
+    ["all heads", "x + …"],
     ...(next ? [[readable(next.piece)]] : []),
   ], show);
   // While one scrolls from the first to the last line, so does the line that says which stage is lit, on the screen.
@@ -182,13 +173,13 @@ export function drawSteps(inspection, explanation, key, stage, { choose, light, 
     [...flow.children].forEach((own, i) => own.classList.toggle("lit", i === shown));
     light(shown);
   }
-  /** @param {number} stage */
-  function show(stage) {
+  /** @type {(stage: number, behavior?: ScrollBehavior) => void} */
+  function show(stage, behavior = "auto") {
     const own = /** @type {HTMLElement} */ (list.children[stage] ?? list.firstElementChild);
-    list.scrollTop = stage ? (own.offsetTop + own.offsetHeight / 2) * scale() : 0;
+    list.scrollTo({ top: stage ? (own.offsetTop + own.offsetHeight / 2) * scale() : 0, behavior });
     lightShown();
   }
-  requestAnimationFrame(() => show(stage)); // once it has a size
+  requestAnimationFrame(() => show(stage, "instant")); // once it has a size
   return html(
     "section",
     { class: "explanation steps", "aria-label": "How this weight is made" },
