@@ -10,6 +10,7 @@ import { tokensOf } from "./weights.js";
 
 const SHOWN_VALUES = 5; // keys whose values are drawn
 const SHOWN_LOGITS = 6;
+const NEAR = 20; // pixels from the upper edge, for the stage that is lit
 const STAGES = [
   "What both words bring",
   "Query times key",
@@ -164,19 +165,15 @@ export function drawSteps(inspection, explanation, key, stage, { choose, light, 
     ["all heads", "x + …"],
     ...(next ? [[readable(next.piece)]] : []),
   ], show);
-  // While one scrolls from the first to the last line, so does the line that says which stage is lit, on the screen.
-  const scale = () => 1 - list.clientHeight / list.scrollHeight;
+  const stages = /** @type {HTMLElement[]} */ ([...list.children]);
   function lightShown() {
-    const line = scale() ? list.scrollTop / scale() : 0;
-    const stages = /** @type {HTMLElement[]} */ ([...list.children]);
-    const shown = Math.max(stages.findLastIndex((own) => own.offsetTop <= line), 0);
+    const shown = Math.max(stages.findLastIndex((own) => own.offsetTop <= list.scrollTop + NEAR), 0);
     [...flow.children].forEach((own, i) => own.classList.toggle("lit", i === shown));
     light(shown);
   }
   /** @type {(stage: number, behavior?: ScrollBehavior) => void} */
   function show(stage, behavior = "auto") {
-    const own = /** @type {HTMLElement} */ (list.children[stage] ?? list.firstElementChild);
-    list.scrollTo({ top: stage ? (own.offsetTop + own.offsetHeight / 2) * scale() : 0, behavior });
+    list.scrollTo({ top: stages[stage]?.offsetTop - NEAR / 2, behavior });
     lightShown();
   }
   requestAnimationFrame(() => show(stage, "instant")); // once it has a size

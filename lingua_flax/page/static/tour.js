@@ -20,7 +20,7 @@ const STOPS = [
   [
     "Look where it looks",
     { panels: [{ text: WALK }] },
-    "Hover over “rive”: the words of the source light up by how much attention they got. Below, the page names heads in " +
+    "Hover over “rive”: the words of the source light up by how much attention they got. Above them, the page names heads in " +
     "which one word leads. Click “river” in the source to hide it: what becomes of “rive”? (The network has not learned " +
     "such sentences, so its French is clumsy.)",
   ],
