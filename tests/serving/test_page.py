@@ -217,6 +217,58 @@ def test_unknown_words_are_marked_and_what_is_not_translated_leaves_no_old_trans
     expect(translation(page)).not_to_be_empty()  # the page has asked again
 
 
+def test_word_that_the_network_knows_takes_the_place_of_an_unknown_one(page):
+    write(page, "👍 We saw the pizza. It is red.")
+    assert page.locator("mark").all_inner_texts() == ["pizza"]
+    tried = page.locator(".panel .chips").filter(has_text="Words to try").get_by_role("button")
+    word = tried.first.inner_text()
+    tried.first.click()
+    expect(sentence_field(page)).to_have_value(f"👍 We saw the {word}. It is red.")
+    expect(page.locator("mark")).to_have_count(0)
+
+
+def test_failure_offers_a_retry_and_waiting_is_seen(page):
+    page.route("**/inspect", lambda route: route.fulfill(status=500, json={"error": "out of memory"}))
+    sentence_field(page).fill(BAT)
+    expect(page.locator(".message")).to_have_text("out of memory")
+    page.route("**/inspect", lambda route: None)  # no answer yet
+    button(page, "Try again").click()
+    bar = "getComputedStyle(document.querySelector('.panel'), '::before').animationName"
+    assert page.evaluate(bar) == "wait"
+    page.unroute("**/inspect")
+    expect(translation(page)).not_to_be_empty()
+    assert page.evaluate(bar) == "none"
+
+
+def test_click_on_an_old_translation_asks_nothing(page):
+    """The new translation has fewer tokens."""
+    page.get_by_role("button", name="rive, probability").hover()
+    head = page.locator(".looks button").first
+    expect(head).to_be_visible()
+    page.route("**/inspect", lambda route: None)
+    sentence_field(page).fill("It is red.")
+    head.dispatch_event("click")
+    page.unroute("**/inspect")
+    sentence_field(page).fill("It is red!")
+    expect(page.get_by_label("Target tokens")).to_be_visible()
+    expect_answer(page)
+    expect(page.locator(".message")).to_be_empty()
+
+
+def test_rows_of_a_script_without_spaces_are_pieces(page):
+    def in_chinese(route):
+        answer = route.fetch().json()
+        for token, piece in zip(answer["source"][:4], "我去河边", strict=True):
+            token.update(piece=piece, word=0)
+        route.fulfill(json=answer)
+
+    page.route("**/inspect", in_chinese)
+    tab(page, "Attention")
+    sentence_field(page).fill(BAT)
+    expect(page.locator(".heat thead th").nth(3)).to_have_text("边")
+    page.unroute("**/inspect")
+
+
 def test_alternatives_are_shown_and_one_is_chosen(page, url):
     answer = ask(url)
     tokens = answer["target"]

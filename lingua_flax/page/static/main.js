@@ -16,6 +16,7 @@ const POLL = 2000; // milliseconds between looks at the run
 const VIEWS = [["translation", "Translation"], ["attention", "Attention"], ["beam", "Beam"], ["run", "Run"]];
 const THEMES = ["system", "light", "dark"];
 const HERE = 2; // examples beside the sentence
+const TO_TRY = 8; // words in the place of an unknown one
 const NOTHING = { text: "", target: "", checkpoint: "", ...NO_CHOICES };
 
 /** @type {(id: string) => HTMLElement} */
@@ -43,6 +44,7 @@ const shared = {
   isChosen: false,
   headsOff: [],
   smoothing: 0,
+  words: [],
   select(changes) {
     const { kind, layer, head } = shared.selection;
     Object.assign(shared.selection, changes);
@@ -192,6 +194,8 @@ function drawExamples({ sentences, ambiguous }) {
   const words = ambiguous.map(({ word, sentences }) =>
     html("button", { ...closing, click: () => translate(...sentences) }, word)
   );
+  const known = ambiguous.flatMap(({ sentences }) => sentences.join(" ").match(/\p{L}{4,}/gu) ?? []);
+  shared.words = [...new Set(known)].slice(0, TO_TRY);
   chips.replaceChildren(...here);
   byId("guide").hidden = !sentences.length;
   byId("examples").replaceChildren(
@@ -241,6 +245,7 @@ async function start() {
   drawTabs();
   openAddress();
   isReady = true;
+  byId("status").replaceChildren();
   choose(view);
   addEventListener("hashchange", openAddress);
   byId("guide").addEventListener("click", startTour);
@@ -251,4 +256,7 @@ async function start() {
   await Promise.all([lookAtRun(), api.examples().then(drawExamples)]);
 }
 
-start().catch((error) => byId("status").textContent = `The page could not be set up: ${error.message}`);
+start().catch(({ message }) => {
+  const again = html("button", { click: () => location.reload() }, "Try again");
+  byId("status").replaceChildren(`The page could not be set up: ${message} `, again);
+});

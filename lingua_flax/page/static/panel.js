@@ -40,6 +40,7 @@ const KEPT = "This sentence stays as it is: it has no words, or the network has 
  * @property {boolean} isChosen whether somebody has chosen the map; otherwise it is a clear one
  * @property {Head[]} headsOff
  * @property {number} smoothing of labels, from 0 to 1
+ * @property {string[]} words that the network knows, to try
  * @property {(changes: Partial<Selection>) => void} select
  * @property {(head: Head, off: boolean) => void} switchHead
  * @property {(view: View) => void} choose
@@ -68,6 +69,7 @@ export class Panel {
     this.unchanged = null;
     this.told = /** @type {Sentence[]} */ ([]);
     this.choices = NO_CHOICES;
+    this.answered = ""; // the question of which the answer is shown
     this.requests = new AbortController();
     /** @type {[Inspection, Explanation, number] | null} */
     this.explained = null; // of a weight, with the position of its key
@@ -79,7 +81,10 @@ export class Panel {
       rows: 1,
       placeholder: "Write a sentence",
       spellcheck: "false",
-      input: () => this.change(NO_CHOICES),
+      input: () => {
+        this.marks.replaceChildren();
+        this.change(NO_CHOICES);
+      },
     });
     this.target = html(
       "select",
@@ -91,8 +96,13 @@ export class Panel {
     this.sentences = html("ol", { class: "sentences" });
     this.changes = html("p", { class: "changes" });
     this.message = html("p", { class: "message", role: "status" });
+    this.retry = html("button", { click: () => this.ask(), hidden: true }, "Try again");
+    this.marks = html("p", { class: "unknown", "aria-hidden": "true" }); // over the text
     this.unknown = html("div", { "aria-live": "polite" });
     this.content = html("div", { class: "content" });
+    this.content.addEventListener("click", (event) => {
+      if (this.answered !== this.question) event.stopPropagation(); // what is clicked may not be there any more
+    }, true);
     this.element = html(
       "section",
       { class: "panel", "aria-label": `Sentence ${number}` },
@@ -100,7 +110,7 @@ export class Panel {
         "div",
         { class: "line" },
         html("label", { for: `text-${number}`, class: "unseen" }, "Sentence"),
-        this.text,
+        html("div", { class: "field" }, this.text, this.marks),
         targets.length > 1 && html("label", { for: `target-${number}` }, "Into "),
         targets.length > 1 && this.target,
         this.checkpoints,
@@ -109,6 +119,7 @@ export class Panel {
       this.sentences,
       this.changes,
       this.message,
+      this.retry,
       this.unknown,
       this.content,
     );
@@ -140,6 +151,13 @@ export class Panel {
     const { masked } = this.choices;
     const others = masked.filter((other) => other !== position);
     this.change({ masked: others.length < masked.length ? others : [...others, position] });
+  }
+
+  /** What the tokens of the source depend on. */
+  get question() {
+    return [this.text, this.target, this.checkpoint].map(({ value }) => value).concat(`${this.choices.sentence}`).join(
+      "\n",
+    );
   }
 
   /** @returns {Asked} */
@@ -205,8 +223,10 @@ export class Panel {
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof RequestError)) throw error;
+      if (pair && error.status === 400) return this.change({}); // it was of a longer translation
       this.answer(null, null, error.message);
-      if (error.mayRetry) setTimeout(() => signal.aborted || this.ask(), RETRY);
+      this.retry.hidden = error.status >= 400 && error.status < 500; // it would be refused again
+      if ([0, 503].includes(error.status)) setTimeout(() => signal.aborted || this.ask(), RETRY);
     }
   }
 
@@ -217,10 +237,19 @@ export class Panel {
    */
   answer(inspection, unchanged = null, message = "", told = []) {
     this.inspection = inspection;
+    this.answered = this.question;
     this.unchanged = unchanged;
     this.told = told;
     this.message.textContent = message;
-    this.unknown.replaceChildren(...(inspection ? markUnknown(inspection) : []));
+    this.retry.hidden = true;
+    const change = (/** @type {string} */ text) => {
+      this.text.value = text;
+      this.change(NO_CHOICES);
+    };
+    const none = { text: "", unknown_words: [], mostly_unknown: false };
+    const [marked, said] = markUnknown(inspection ?? none, this.text.value, this.shared.words, change);
+    this.marks.replaceChildren(...marked);
+    this.unknown.replaceChildren(...said);
     this.element.ariaBusy = "false";
     this.draw();
   }
