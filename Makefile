@@ -72,7 +72,7 @@ docs-outputs: .venv/installed-test
 
 pictures: .venv/installed-test
 	mkdir -p $(WORKDIR)/pictures
-	LINGUA_PHRASEBOOK_RUN=$(abspath $(WORKDIR)) LINGUA_PICTURES=$(abspath $(WORKDIR))/pictures \
+	LINGUA_PICTURES=$(abspath $(WORKDIR))/pictures \
 	  $(BIN)/python -m pytest tests/serving/test_page.py -k "accessible or one_screen or tour"
 	cp $(WORKDIR)/pictures/weight-1400.png docs/pictures/page.png
 
