@@ -95,6 +95,7 @@ function choose(chosen) {
     tab.setAttribute("tabindex", isChosen ? "0" : "-1");
   }
   place.setAttribute("aria-labelledby", `tab-${chosen}`);
+  place.tabIndex = chosen === "run" ? 0 : -1; // what has no buttons is scrolled by its own focus
   if (chosen === "run") {
     place.replaceChildren(runPlace);
     lookAtRun();
