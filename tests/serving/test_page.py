@@ -530,9 +530,10 @@ def test_translation_is_played(page):
     button(page, "Whole sentence").click()
     expect(play).to_have_attribute("aria-pressed", "false")
     button(page, "Back").click()
-    play.click()
+    play.press("Enter")
     expect(progress).to_contain_text(f"Step {total} of {total}")
     expect(play).to_have_attribute("aria-pressed", "false")
+    expect(play).to_be_focused()
 
 
 def test_sentence_is_reached_by_five_tabs_at_most(open_page, url):

@@ -112,7 +112,7 @@ function drawProgress({ target }, { length = 0, play, isPlaying = false }, goTo)
   return html(
     "div",
     { class: "row progress", role: "group", "aria-label": "Word by word" },
-    html("button", { class: "play", "aria-pressed": String(isPlaying), click: () => play?.() }, "Play"),
+    toggle("Play", isPlaying, () => play?.(), { class: "play", "aria-label": "Play" }),
     button("From the start", "⇤", step === 1, 1),
     button("Back", "←", step === 1, step - 1),
     button("Next step", "→", step === length, step + 1),

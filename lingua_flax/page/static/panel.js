@@ -319,7 +319,7 @@ export class Panel {
       showBeam(this.content, inspection);
     }
     const again = named()[place];
-    if (again instanceof HTMLElement) again.focus(); // the element with the focus was replaced
+    if (again instanceof HTMLElement || again instanceof SVGElement) again.focus(); // the element with the focus was replaced
   }
 
   /** @param {Inspection} inspection */
