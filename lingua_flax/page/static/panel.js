@@ -92,7 +92,7 @@ export class Panel {
       ...targets.map((code) => html("option", { value: code }, code)),
     );
     this.checkpoint = html("select", { id: `checkpoint-${number}`, change: () => this.change({}) });
-    this.checkpoints = html("label", {}, "Checkpoint ", this.checkpoint);
+    this.checkpoints = html("label", { class: "checkpoint" }, "Checkpoint ", this.checkpoint);
     this.sentences = html("ol", { class: "sentences" });
     this.changes = html("p", { class: "changes" });
     this.message = html("p", { class: "message", role: "status" });

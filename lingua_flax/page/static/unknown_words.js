@@ -37,7 +37,9 @@ export function markUnknown({ text, unknown_words, mostly_unknown }, whole, word
         { class: "quiet chips" },
         `Never seen in training: ${unknown.join(", ")}; ${guess}. `,
         words.length > 0 && "Words to try:",
-        ...words.map((word) => html("button", { click: () => change(tried(word)) }, word)),
+        ...words.filter((word) => !unknown.includes(word)).map((word) =>
+          html("button", { click: () => change(tried(word)) }, word)
+        ),
       ),
     ],
   ];
