@@ -72,9 +72,9 @@ docs-outputs: .venv/installed-test
 
 pictures: .venv/installed-test
 	mkdir -p $(WORKDIR)/pictures
-	LINGUA_PHRASEBOOK_RUN=$(abspath $(WORKDIR)) LINGUA_PICTURES=$(abspath $(WORKDIR))/pictures \
-	  $(BIN)/python -m pytest tests/serving/test_page.py -k accessible
-	cp $(WORKDIR)/pictures/attention-1400-light.png docs/pictures/page.png
+	LINGUA_PICTURES=$(abspath $(WORKDIR))/pictures \
+	  $(BIN)/python -m pytest tests/serving/test_page.py -k "accessible or one_screen or tour"
+	cp $(WORKDIR)/pictures/weight-1400.png docs/pictures/page.png
 
 notebook: .venv/installed-test
 	$(BIN)/python -m notebooks.execute

@@ -41,10 +41,10 @@ def recorded_search(
         for rank in np.flatnonzero(scores > IMPOSSIBLE / 2).tolist():
             score, token = float(scores[rank]), int(tokens[rank])
             outcome: Outcome = "dropped"
-            if token == end_token:
+            if token == end_token and rank < beams:
                 score /= float(length_penalty(jnp.float32(length), alpha, offset))
-                outcome = "finished" if rank < beams else "dropped"
-            elif len(kept) < beams:
+                outcome = "finished"
+            elif token != end_token and len(kept) < beams:
                 outcome = "kept"
                 kept.append(rank)
             step.append(Candidate(parents[origins[rank]] if parents else -1, token, score, outcome))

@@ -41,7 +41,7 @@ def _sentences(
     text: str, translator: Translator, options: DecodingOptions, after_batch: Callable[[int], None]
 ) -> list[dict[str, str]]:
     """Returns the sentences of a text, line by line, with their translations; none if it is a single one."""
-    lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
+    lines = [line for line in map(str.strip, text.split("\n")) if line]
     if len(lines) == 1 and len(divide_text(translator, lines)[0]) == 1:
         return []
     translations = translator.translate(lines, options, warn=False, after_batch=after_batch)

@@ -69,8 +69,8 @@ QUESTIONS = [
     BEAM | {"masked": [1, 2]} | place("cross", 1, 0, 0),
     BEAM | {"q": LINES[1], "prefix": [9, 8]} | place("decoder", 1, 1, 2),
     BEAM | {"heads_off": HEADS} | place("cross", 0, 1, 0),
-    {"q": "The cat eats fish.\n\nA dog sleeps.", "sentence": 1, "heads_off": HEADS[:1]},
-    {"q": LINES[3]},
+    {"q": "The cat eats fish. \r\n\n A dog sleeps. ", "sentence": 1, "heads_off": HEADS[:1]},
+    {"q": f" {LINES[3]} "},
     {"q": "👍 The CAT eats pizza,  ananas {kiwi}"},
     *[{"q": text} for text in ("1. (2) – 3", "3 – 4\nThe cat eats fish.")],  # without letters
     # Sentences of which most characters have no piece, or not quite

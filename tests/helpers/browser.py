@@ -105,6 +105,17 @@ def show_tokens(page: Page) -> None:
     page.get_by_role("checkbox", name="</s> and punctuation").check()
 
 
+def expect_in_view(*shown: Locator) -> None:
+    """Expects that one sees all of each element: it is in the window, and nothing lies over its middle."""
+    for element in shown:
+        expect(element).to_be_visible()
+        assert element.evaluate("""(own) => {
+          const { left, right, top, bottom } = own.getBoundingClientRect();
+          const isInside = left >= 0 && top >= 0 && right <= innerWidth && bottom <= innerHeight;
+          return isInside && own.contains(document.elementFromPoint((left + right) / 2, (top + bottom) / 2));
+        }"""), f"{element} is at {element.bounding_box()}"
+
+
 def check_accessibility(page: Page) -> None:
     """Checks the page with axe when no answer is waited for, until when the old one is paler; nothing is cut off."""
     expect(page.locator('[aria-busy="true"]')).to_have_count(0)

@@ -77,9 +77,9 @@ def test_steps_are_the_best_continuations_and_lead_to_the_hypotheses(beams, alph
                 assert (candidate.parent == -1) == (before == [])
                 hypotheses.append([*(before[candidate.parent] if before else []), candidate.token])
                 assert hypotheses[-1] == tokens
-                score = log_probability / (penalty(len(tokens), alpha) if has_ended else 1)
-                assert candidate.score == pytest.approx(score, abs=1e-5)
                 wanted = rank < beams if has_ended else len(kept) < beams
+                score = log_probability / (penalty(len(tokens), alpha) if has_ended and wanted else 1)
+                assert candidate.score == pytest.approx(score, abs=1e-5)
                 assert candidate.outcome == (("finished" if has_ended else "kept") if wanted else "dropped")
                 if candidate.outcome == "kept":
                     kept.append(rank)

@@ -36,6 +36,7 @@ from tests.helpers.browser import (
     check_heat_map,
     check_views,
     choose_map,
+    expect_in_view,
     needs_chromium,
     open_page,
     opening,
@@ -102,7 +103,7 @@ def loaded(browser, url):
 def page(loaded):
     """The page, loaded once, as it is when one has just typed SENTENCE."""
     loaded.set_viewport_size({"width": 1400, "height": 900})
-    loaded.emulate_media(color_scheme="light")
+    loaded.emulate_media(color_scheme="light", reduced_motion="no-preference")
     loaded.mouse.move(0, 0)
     go_to(loaded, json.dumps({"panels": [{"text": SENTENCE}]}))
     loaded.wait_for_function("location.hash.includes('selection')")  # it has taken the address
@@ -112,6 +113,11 @@ def page(loaded):
 
 def go_to(page, address):
     page.evaluate("(address) => location.hash = address", address)
+
+
+def expect_answer_in(page):
+    expect(page.locator('[aria-busy="true"]')).to_have_count(0)
+    expect(page.locator(".text, .heat, .beam").first).to_be_visible()
 
 
 def expect_answer(page):
@@ -213,6 +219,58 @@ def test_unknown_words_are_marked_and_what_is_not_translated_leaves_no_old_trans
     expect(translation(page)).to_have_count(0)
     page.unroute("**/inspect")
     expect(translation(page)).not_to_be_empty()  # the page has asked again
+
+
+def test_word_that_the_network_knows_takes_the_place_of_an_unknown_one(page):
+    write(page, "We saw the pizza. It is red.")
+    assert page.locator("mark").all_inner_texts() == ["pizza"]
+    tried = page.locator(".panel .chips").filter(has_text="Words to try").get_by_role("button")
+    word = tried.first.inner_text()
+    tried.first.click()
+    expect(sentence_field(page)).to_have_value(f"We saw the {word}. It is red.")
+    expect(page.locator("mark")).to_have_count(0)
+
+
+def test_failure_offers_a_retry_and_waiting_is_seen(page):
+    page.route("**/inspect", lambda route: route.fulfill(status=500, json={"error": "out of memory"}))
+    sentence_field(page).fill(BAT)
+    expect(page.locator(".message")).to_have_text("out of memory")
+    page.route("**/inspect", lambda route: None)  # no answer yet
+    button(page, "Try again").click()
+    bar = "getComputedStyle(document.querySelector('.panel'), '::before').animationName"
+    assert page.evaluate(bar) == "wait"
+    page.unroute("**/inspect")
+    expect(translation(page)).not_to_be_empty()
+    assert page.evaluate(bar) == "none"
+
+
+def test_click_on_an_old_translation_asks_nothing(page):
+    """The new translation has fewer tokens."""
+    page.get_by_role("button", name="rive, probability").hover()
+    head = page.locator(".looks button").first
+    expect(head).to_be_visible()
+    page.route("**/inspect", lambda route: None)
+    sentence_field(page).fill("It is red.")
+    head.dispatch_event("click")
+    page.unroute("**/inspect")
+    sentence_field(page).fill("It is red!")
+    expect(page.get_by_label("Target tokens")).to_be_visible()
+    expect_answer(page)
+    expect(page.locator(".message")).to_be_empty()
+
+
+def test_rows_of_a_script_without_spaces_are_pieces(page):
+    def in_chinese(route):
+        answer = route.fetch().json()
+        for token, piece in zip(answer["source"][:4], "我去河边", strict=True):
+            token.update(piece=piece, word=0)
+        route.fulfill(json=answer)
+
+    page.route("**/inspect", in_chinese)
+    tab(page, "Attention")
+    sentence_field(page).fill(BAT)
+    expect(page.locator(".heat thead th").nth(3)).to_have_text("边")
+    page.unroute("**/inspect")
 
 
 def test_alternatives_are_shown_and_one_is_chosen(page, url):
@@ -396,7 +454,8 @@ def test_stranger_finds_in_five_clicks_why_bank_became_rive(page):
 
 
 def test_two_sentences_are_shown_alike_and_the_address_holds_that(page, open_page, url):
-    page.get_by_label("Examples").get_by_role("button", name="bank", exact=True).click()
+    button(page, "Examples").click()
+    button(page, "bank").click()
     for number, sentence in enumerate(BANKS):
         expect_translation(page, url, number, q=sentence)
     tab(page, "Attention")
@@ -426,15 +485,109 @@ def test_two_sentences_are_shown_alike_and_the_address_holds_that(page, open_pag
     expect_translation(other, url, q="A.")
 
 
-def test_tour_is_played(page):
+SCREENS = [(1400, 900), (390, 844)]
+
+
+@pytest.mark.parametrize("size", SCREENS, ids=str)
+def test_click_on_a_weight_and_each_stage_of_it_are_one_screen(page, size):
+    page.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
+    page.emulate_media(reduced_motion="reduce")  # scrolls at once
+    tab(page, "Attention")
+    expect_in_view(sentence_field(page), page.locator(".heat"), button(page, "Play"), page.locator(".strip .map").first)
+    steps = page.get_by_label("How this weight is made")
+    for cell in (page.locator(".heat button").first, page.locator(".heat button").last):
+        cell.click()
+        query, key = re.match("(.*) looks at (.*):", cell.get_attribute("aria-label")).groups()
+        expect(steps.get_by_role("heading").first).to_contain_text(f"How “{query}” comes to look at “{key}”")
+        expect_in_view(cell, steps, steps.locator(".flow"), steps.locator("li h3").first, sentence_field(page))
+    if pictures := os.environ.get("LINGUA_PICTURES"):
+        page.screenshot(path=Path(pictures) / f"weight-{size[0]}.png")
+    titles = steps.locator("li h3").all_inner_texts()
+    assert len(titles) == 6
+    for number, title in enumerate(titles):
+        button(steps, title).locator("rect").first.click()
+        expect(steps.locator(".flow .lit")).to_have_attribute("aria-label", title)
+        page.wait_for_selector(f'[data-stage="{number}"]')
+        expect_in_view(steps.locator("li h3").nth(number), steps.locator(".flow .lit rect").first)
+    check_accessibility(page)
+
+
+def test_stage_moves_unless_one_prefers_reduced_motion(page):
+    tab(page, "Attention")
+    page.locator(".heat button").first.click()
+    button(page, "Query times key").press("Enter")
+    moving = "document.getAnimations().length"
+    page.wait_for_selector('[data-stage="1"]')
+    assert page.evaluate(moving) > 0
+    page.emulate_media(reduced_motion="reduce")
+    assert page.evaluate(moving) == 0
+
+
+def test_translation_is_played(page):
+    tab(page, "Attention")
+    progress = page.get_by_label("Word by word")
+    total = int(re.search(r"of (\d+)", progress.inner_text())[1])
+    play = button(page, "Play")
+    play.click()
+    for number in (1, 2, 3):
+        expect(progress).to_contain_text(f"Step {number} of {total}")
+    button(page, "Whole sentence").click()
+    expect(play).to_have_attribute("aria-pressed", "false")
+    button(page, "Back").click()
+    play.press("Enter")
+    expect(progress).to_contain_text(f"Step {total} of {total}")
+    expect(play).to_have_attribute("aria-pressed", "false")
+    expect(play).to_be_focused()
+
+
+def test_sentence_is_reached_by_five_tabs_at_most(open_page, url):
+    page = open_page(f"{url}/mt/")
+    expect(translation(page)).not_to_be_empty()
+    for _ in range(5):
+        page.keyboard.press("Tab")
+        if sentence_field(page).evaluate("(own) => own === document.activeElement"):
+            return
+    pytest.fail("the sentence is not among the first five stops")
+
+
+@pytest.mark.parametrize("size", SCREENS, ids=str)
+def test_tour_is_played_and_what_it_speaks_of_is_in_view(page, size):
+    page.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
+    heat, maps, looks = page.locator(".heat"), page.locator(".strip .map"), page.locator(".looks")
+
+    def hovers(word):
+        page.get_by_role("button", name=f"{word}, probability").first.hover()
+        expect(looks).to_contain_text(f"“{word}” looked at")
+        expect_in_view(looks, page.get_by_label("Source tokens"))
+
+    def follows():
+        page.locator(".heat button").nth(40).click()
+        steps = page.get_by_label("How this weight is made")
+        expect_in_view(steps, steps.locator(".flow"), page.locator('.heat [aria-pressed="true"]'))
+
+    spoken_of = [
+        lambda: expect_in_view(translation(page), translation(page, 1)),
+        lambda: hovers("rive"),
+        lambda: expect_in_view(heat, maps.nth(2), page.get_by_label("</s> and punctuation")),
+        lambda: hovers("il"),
+        lambda: expect_in_view(heat, maps.nth(2)),
+        lambda: expect_in_view(heat, button(page, "Play"), page.locator(".masked").first),
+        follows,
+        lambda: expect_in_view(page.locator(".beam g[role=button]").first, page.locator("p[role=status]").last),
+    ]
     button(page, "Guided tour").click()
     check_accessibility(page)
-    tour = page.get_by_label("Tour")
-    total = int(re.match(r"1 of (\d+)", tour.inner_text())[1])
-    for number in range(1, total + 1):
-        expect(tour).to_contain_text(f"{number} of {total}: ")
-        expect(page.locator(".text, .heat, .beam").first).to_be_visible()
-        button(tour, "End" if number == total else "Next").click()
+    tour = page.get_by_label("Tour", exact=True)
+    for number, look in enumerate(spoken_of, 1):
+        expect(tour).to_contain_text(f"{number} of {len(spoken_of)}: ")
+        expect_answer_in(page)
+        go_on = button(tour, "End" if number == len(spoken_of) else "Next")
+        look()
+        expect_in_view(tour, go_on)
+        if pictures := os.environ.get("LINGUA_PICTURES"):
+            page.screenshot(path=Path(pictures) / f"tour-{number}-{size[0]}.png")
+        page.mouse.move(0, 0)
+        go_on.click()
 
 
 def test_beam_is_that_of_the_server(page, url):

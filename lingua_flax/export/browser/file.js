@@ -14,7 +14,7 @@ const tasks = []; // the first is with the worker
 
 worker.addEventListener("message", ({ data: { answer, error } }) => {
   const { resolve, reject } = /** @type {Task} */ (tasks.shift());
-  if (error) reject(new RequestError(error, false));
+  if (error) reject(new RequestError(error, 400));
   else resolve(answer);
   begin();
 });

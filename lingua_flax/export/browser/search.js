@@ -83,11 +83,11 @@ export function beamSearch(
         const tokens = [...parent.tokens, id];
         /** @type {Candidate["outcome"]} */
         let outcome = "dropped";
-        if (id === EOS) {
+        if (id === EOS && rank < beams) {
           score /= penalty(tokens.length);
-          if (rank < beams) outcome = "finished";
-          if (rank < beams) finished.push({ score, tokens });
-        } else if (continued.length < beams) {
+          outcome = "finished";
+          finished.push({ score, tokens });
+        } else if (id !== EOS && continued.length < beams) {
           outcome = "kept";
           const past = parent.past.map(({ from, keys, values }) => ({
             from: [...from],

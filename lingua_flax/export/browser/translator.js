@@ -57,7 +57,7 @@ export class Translator {
       Array.from(this.segmenter.segment(line), (own) => own.segment.trim())
     )
       .filter(Boolean);
-    const text = sentences.length > 1 ? sentences[sentence] : q;
+    const text = sentences[sentence] ?? q;
     const told = sentences.length > 1
       ? sentences.map((source) => ({ source, translation: this.translate(source) }))
       : [];

@@ -6,11 +6,11 @@
 export class RequestError extends Error {
   /**
    * @param {string} message
-   * @param {boolean} mayRetry whether it may succeed later
+   * @param {number} status of HTTP; 0 if there is no answer
    */
-  constructor(message, mayRetry) {
+  constructor(message, status) {
     super(message);
-    this.mayRetry = mayRetry;
+    this.status = status;
   }
 }
 
@@ -57,8 +57,8 @@ let request = async (path, options) => {
     content = await response.json(); // a proxy may answer in HTML
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw new RequestError("The server does not answer.", true);
+    throw new RequestError("The server does not answer.", 0);
   }
-  if (!response.ok) throw new RequestError(content.error, response.status === 503);
+  if (!response.ok) throw new RequestError(content.error, response.status);
   return content;
 };

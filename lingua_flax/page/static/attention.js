@@ -34,8 +34,11 @@ export const DEFAULT = { kind: "cross", layer: null, head: null, words: true, si
  * @property {(head: Head, off: boolean) => void} [switchHead] switches a head off or on
  * @property {(weight: Strongest) => void} [open] shows how a weight is made
  * @property {Pair | null} [pair] the tokens of the weight that is open
+ * @property {HTMLElement} [explanation] of that weight, or how to get one
  * @property {(step: number | null) => void} [goTo] shows only the first tokens of the translation, or all
  * @property {number} [length] number of tokens of the whole translation
+ * @property {() => void} [play] goes on step by step, or pauses
+ * @property {boolean} [isPlaying]
  */
 
 /**
@@ -61,13 +64,12 @@ export function showAttention(place, inspection, selection, actions) {
     table.keys[key].positions.includes(actions.pair.key);
   /** @type {(name: "words" | "sinks", title: string) => HTMLElement} */
   const option = (name, title) => checkbox(title, selection[name], (checked) => actions.change({ [name]: checked }));
+  const scrolled = [".attention", ".overview"].map((part) => place.querySelector(part)?.scrollTop ?? 0);
   place.replaceChildren(
-    html("div", { class: "segments", role: "group", "aria-label": "Kind of attention" }, ...kinds),
-    html("p", { class: "purpose" }, KINDS.find(([name]) => name === kind)?.[2] ?? ""),
-    ...(actions.goTo ? [drawProgress(inspection, actions.goTo, actions.length ?? 0)] : []),
+    ...(actions.goTo ? [drawProgress(inspection, actions, actions.goTo)] : []),
     html(
       "div",
-      { class: "attention" },
+      { class: "attention", "data-kind": kind },
       html(
         "div",
         { class: "overview" },
@@ -77,6 +79,8 @@ export function showAttention(place, inspection, selection, actions) {
       html(
         "figure",
         {},
+        html("div", { class: "segments", role: "group", "aria-label": "Kind of attention" }, ...kinds),
+        html("p", { class: "purpose" }, KINDS.find(([name]) => name === kind)?.[2] ?? ""),
         html("figcaption", {}, describe(selection)),
         html(
           "div",
@@ -86,33 +90,39 @@ export function showAttention(place, inspection, selection, actions) {
         ),
         drawHeatMap(table, kind === "decoder", describe(selection), actions.open && open, isOpen),
       ),
+      actions.explanation,
     ),
   );
+  [".attention", ".overview"].forEach((part, i) => place.querySelector(part)?.scrollTo(0, scrolled[i]));
+  place.querySelector(".heat [aria-pressed=true]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 /**
  * Draws how far the translation has got, with buttons that go on, word by word.
  *
- * @type {(inspection: Inspection, goTo: (step: number | null) => void, length: number) => HTMLElement}
+ * @type {(inspection: Inspection, actions: Actions, goTo: (step: number | null) => void) => HTMLElement}
  */
-function drawProgress({ target }, goTo, length) {
+function drawProgress({ target }, { length = 0, play, isPlaying = false }, goTo) {
   const step = target.length;
   const read = ["<s>", ...target.slice(0, -1).map(({ piece }) => piece)].join("");
   const next = target[step - 1];
-  const button = (/** @type {string} */ title, /** @type {boolean} */ off, /** @type {number | null} */ to) =>
-    html("button", { disabled: off, click: () => goTo(to) }, title);
+  /** @type {(title: string, sign: string, off: boolean, to: number | null) => HTMLElement} */
+  const button = (title, sign, off, to) =>
+    html("button", { disabled: off, "aria-label": title, "data-sign": sign, click: () => goTo(to) }, title);
   return html(
     "div",
     { class: "row progress", role: "group", "aria-label": "Word by word" },
-    button("From the start", step === 1, 1),
-    button("Back", step === 1, step - 1),
-    button("Next step", step === length, step + 1),
-    button("Whole sentence", step === length, null),
+    toggle("Play", isPlaying, () => play?.(), { class: "play", "aria-label": "Play" }),
+    button("From the start", "⇤", step === 1, 1),
+    button("Back", "←", step === 1, step - 1),
+    button("Next step", "→", step === length, step + 1),
+    button("Whole sentence", "⇥", step === length, null),
     html(
-      "span",
+      "p",
       { role: "status" },
-      `Step ${step} of ${length}: having read “${readable(read)}”, the network writes “${readable(next.piece)}” ` +
-        `(${percent(next.probability)}).`,
+      `Step ${step} of ${length}: `,
+      html("span", { class: "read" }, `having read “${readable(read)}”, `),
+      `the network writes “${readable(next.piece)}” (${percent(next.probability)}).`,
     ),
   );
 }

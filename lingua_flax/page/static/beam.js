@@ -4,7 +4,7 @@ import { html, moveFocus, readable, svg } from "./dom.js";
 
 /** @import { Candidate, Inspection } from "./types.js" */
 
-const COLUMN = [38, 118]; // smallest and largest width of a step, in pixels
+const COLUMN = [80, 118]; // smallest and largest width of a step, in pixels
 const ROW = 26;
 const GAP = 0.18; // of a column
 const LETTER = 8;

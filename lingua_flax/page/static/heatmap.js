@@ -50,7 +50,7 @@ export function drawHeatMap({ queries, keys, values }, causal, name, open, isOpe
   );
   const map = html(
     "table",
-    { class: "heat", "--columns": keys.length, "aria-label": name, keydown: move },
+    { class: "heat", "--columns": keys.length, "--rows": queries.length, "aria-label": name, keydown: move },
     html(
       "thead",
       {},
@@ -73,8 +73,8 @@ export function drawHeatMap({ queries, keys, values }, causal, name, open, isOpe
   );
   const stop = map.querySelector("[aria-pressed=true]") ?? map.querySelector("button");
   stop?.setAttribute("tabindex", "0");
-  const legend = html("p", { class: "quiet" }, "0% ", html("span", { class: "scale" }), " 100%");
-  return html("div", {}, html("div", { class: "heat-place" }, map), legend, readout);
+  const legend = html("p", { class: "quiet legend-of-heat" }, "0% ", html("span", { class: "scale" }), " 100%");
+  return html("div", { class: "heat-map" }, html("div", { class: "heat-place" }, map), legend, readout);
 }
 
 /** @param {KeyboardEvent} event */

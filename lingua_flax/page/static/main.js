@@ -15,6 +15,8 @@ const POLL = 2000; // milliseconds between looks at the run
 /** @type {[View | "run", string][]} */
 const VIEWS = [["translation", "Translation"], ["attention", "Attention"], ["beam", "Beam"], ["run", "Run"]];
 const THEMES = ["system", "light", "dark"];
+const HERE = 2; // examples beside the sentence
+const TO_TRY = 8; // words in the place of an unknown one
 const NOTHING = { text: "", target: "", checkpoint: "", ...NO_CHOICES };
 
 /** @type {(id: string) => HTMLElement} */
@@ -27,11 +29,13 @@ function byId(id) {
 const place = byId("view");
 const panels = html("div", { class: "panels" });
 const runPlace = html("div", { class: "run" });
-const compareButton = html(
-  "button",
-  { click: () => translate(first.text.value, first.text.value) },
-  "Compare with a second sentence or checkpoint",
-);
+const closing = { popovertarget: "examples", popovertargetaction: "hide" };
+const chips = html("div", { class: "chips" });
+const tools = [
+  chips,
+  html("button", { popovertarget: "examples" }, "Examples"),
+  html("button", { class: "compare", click: () => translate(first.text.value, first.text.value) }, "Compare"),
+];
 /** @type {string[]} */
 let targets = [""];
 /** @type {Shared} */
@@ -40,6 +44,7 @@ const shared = {
   isChosen: false,
   headsOff: [],
   smoothing: 0,
+  words: [],
   select(changes) {
     const { kind, layer, head } = shared.selection;
     Object.assign(shared.selection, changes);
@@ -67,7 +72,7 @@ const shared = {
   },
 };
 /** @type {Panel} */
-let first = new Panel(1, shared, targets, () => {});
+let first = new Panel(1, shared, targets, []);
 /** @type {Panel | null} */
 let second = null;
 /** @type {View | "run"} */
@@ -90,12 +95,12 @@ function choose(chosen) {
     tab.setAttribute("tabindex", isChosen ? "0" : "-1");
   }
   place.setAttribute("aria-labelledby", `tab-${chosen}`);
-  byId("examples").hidden = chosen === "run";
+  place.tabIndex = chosen === "run" ? 0 : -1; // what has no buttons is scrolled by its own focus
   if (chosen === "run") {
     place.replaceChildren(runPlace);
     lookAtRun();
   } else {
-    place.replaceChildren(panels, ...(second ? [] : [compareButton]));
+    place.replaceChildren(panels);
     for (const panel of panelsShown()) panel.show(chosen);
   }
   shared.remember();
@@ -135,7 +140,7 @@ function show(chosen, asked) {
   second?.element.remove();
   second = null;
   if (asked[1]) {
-    second = new Panel(2, shared, targets, () => show(view, [first.asked]));
+    second = new Panel(2, shared, targets, [html("button", { click: () => show(view, [first.asked]) }, "Close")]);
     if (latestRun) second.offerCheckpoints(latestRun);
     panels.append(second.element);
   }
@@ -184,20 +189,20 @@ function compareCheckpoints(checkpoints) {
  */
 function drawExamples({ sentences, ambiguous }) {
   const texts = sentences.length ? sentences : latestRun?.samples.map((sample) => sample.source) ?? [];
-  const section = byId("examples");
-  section.hidden = !texts.length;
-  section.replaceChildren(
-    html(
-      "div",
-      { class: "chips" },
-      sentences.length > 0 && html("button", { class: "guide", click: startTour }, "Guided tour"),
-      ...texts.map((text) => html("button", { click: () => translate(text) }, text)),
-    ),
+  const [here, there] = [texts.slice(0, HERE), texts].map((some) =>
+    some.map((text) => html("button", { ...closing, click: () => translate(text) }, text))
   );
-  const words = ambiguous.map(({ word, sentences }) => html("button", { click: () => translate(...sentences) }, word));
-  if (words.length) {
-    section.append(html("div", { class: "chips" }, html("span", {}, "Two meanings, side by side:"), ...words));
-  }
+  const words = ambiguous.map(({ word, sentences }) =>
+    html("button", { ...closing, click: () => translate(...sentences) }, word)
+  );
+  const known = ambiguous.flatMap(({ sentences }) => sentences.join(" ").match(/\p{L}{4,}/gu) ?? []);
+  shared.words = [...new Set(known)].slice(0, TO_TRY);
+  chips.replaceChildren(...here);
+  byId("guide").hidden = !sentences.length;
+  byId("examples").replaceChildren(
+    html("div", { class: "chips" }, ...there),
+    ...(words.length ? [html("h2", {}, "Two meanings, side by side"), html("div", { class: "chips" }, ...words)] : []),
+  );
   if (!first.text.value && texts.length) translate(texts[0]);
 }
 
@@ -225,7 +230,7 @@ let timer = 0;
 function useTheme(theme) {
   localStorage.setItem("theme", theme);
   document.documentElement.dataset.theme = theme;
-  byId("theme").textContent = `Theme: ${theme}`;
+  byId("theme").replaceChildren("◐", html("span", {}, ` Theme: ${theme}`));
   for (const panel of panelsShown()) panel.draw(); // pictures have the colors of the theme
 }
 
@@ -235,14 +240,16 @@ async function start() {
   latestRun = run;
   targets = [...new Set(known.flatMap((language) => language.targets))];
   shared.smoothing = run.label_smoothing;
-  first = new Panel(1, shared, targets, () => {});
+  first = new Panel(1, shared, targets, tools);
   panels.append(first.element);
   first.offerCheckpoints(run);
   drawTabs();
   openAddress();
   isReady = true;
+  byId("status").replaceChildren();
   choose(view);
   addEventListener("hashchange", openAddress);
+  byId("guide").addEventListener("click", startTour);
   const theme = () => localStorage.getItem("theme") ?? THEMES[0];
   useTheme(theme());
   byId("theme").addEventListener("click", () => useTheme(THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]));
@@ -250,4 +257,7 @@ async function start() {
   await Promise.all([lookAtRun(), api.examples().then(drawExamples)]);
 }
 
-start().catch((error) => byId("status").textContent = `The page could not be set up: ${error.message}`);
+start().catch(({ message }) => {
+  const again = html("button", { click: () => location.reload() }, "Try again");
+  byId("status").replaceChildren(`The page could not be set up: ${message} `, again);
+});

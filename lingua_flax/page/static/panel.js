@@ -4,15 +4,16 @@ import { inspect, RequestError } from "./api.js";
 import { describe, showAttention } from "./attention.js";
 import { showBeam } from "./beam.js";
 import { html, readable, toggle } from "./dom.js";
-import { drawSteps } from "./steps.js";
+import { drawSteps, invite } from "./steps.js";
 import { showTranslation } from "./translation.js";
 import { markUnknown } from "./unknown_words.js";
 import { decode } from "./weights.js";
 
-/** @import { Answer, Head, Inspection, Run, Sentence } from "./types.js" */
+/** @import { Answer, Explanation, Head, Inspection, Run, Sentence } from "./types.js" */
 /** @import { Pair, Selection, Strongest } from "./weights.js" */
 
 const RETRY = 1000; // milliseconds
+const PLAY = 1400; // milliseconds between steps: enough to read what is written
 const KEPT = "This sentence stays as it is: it has no words, or the network has never seen most of its characters.";
 
 /** @typedef {"translation" | "attention" | "beam"} View */
@@ -39,6 +40,7 @@ const KEPT = "This sentence stays as it is: it has no words, or the network has 
  * @property {boolean} isChosen whether somebody has chosen the map; otherwise it is a clear one
  * @property {Head[]} headsOff
  * @property {number} smoothing of labels, from 0 to 1
+ * @property {string[]} words that the network knows, to try
  * @property {(changes: Partial<Selection>) => void} select
  * @property {(head: Head, off: boolean) => void} switchHead
  * @property {(view: View) => void} choose
@@ -55,9 +57,9 @@ export class Panel {
    * @param {number} number 1 or 2
    * @param {Shared} shared
    * @param {string[]} targets codes of the languages to translate into
-   * @param {() => void} close removes the panel
+   * @param {HTMLElement[]} tools beside the sentence
    */
-  constructor(number, shared, targets, close) {
+  constructor(number, shared, targets, tools) {
     this.shared = shared;
     /** @type {View} */
     this.view = "translation";
@@ -67,12 +69,22 @@ export class Panel {
     this.unchanged = null;
     this.told = /** @type {Sentence[]} */ ([]);
     this.choices = NO_CHOICES;
+    this.answered = ""; // the question of which the answer is shown
     this.requests = new AbortController();
+    /** @type {[Inspection, Explanation, number] | null} */
+    this.explained = null; // of a weight, with the position of its key
+    this.stage = 0; // of that explanation
+    this.isPlaying = false;
+    this.timer = 0;
     this.text = html("textarea", {
       id: `text-${number}`,
-      rows: 2,
+      rows: 1,
+      placeholder: "Write a sentence",
       spellcheck: "false",
-      input: () => this.change(NO_CHOICES),
+      input: () => {
+        this.marks.replaceChildren();
+        this.change(NO_CHOICES);
+      },
     });
     this.target = html(
       "select",
@@ -80,28 +92,34 @@ export class Panel {
       ...targets.map((code) => html("option", { value: code }, code)),
     );
     this.checkpoint = html("select", { id: `checkpoint-${number}`, change: () => this.change({}) });
-    this.checkpoints = html("label", {}, "Checkpoint ", this.checkpoint);
+    this.checkpoints = html("label", { class: "checkpoint" }, "Checkpoint ", this.checkpoint);
     this.sentences = html("ol", { class: "sentences" });
     this.changes = html("p", { class: "changes" });
     this.message = html("p", { class: "message", role: "status" });
+    this.retry = html("button", { click: () => this.ask(), hidden: true }, "Try again");
+    this.marks = html("p", { class: "unknown", "aria-hidden": "true" }); // over the text
     this.unknown = html("div", { "aria-live": "polite" });
     this.content = html("div", { class: "content" });
+    this.content.addEventListener("click", (event) => {
+      if (this.answered !== this.question) event.stopPropagation(); // what is clicked may not be there any more
+    }, true);
     this.element = html(
       "section",
       { class: "panel", "aria-label": `Sentence ${number}` },
-      html("label", { for: `text-${number}` }, "Sentence"),
-      this.text,
       html(
         "div",
-        { class: "row" },
+        { class: "line" },
+        html("label", { for: `text-${number}`, class: "unseen" }, "Sentence"),
+        html("div", { class: "field" }, this.text, this.marks),
         targets.length > 1 && html("label", { for: `target-${number}` }, "Into "),
         targets.length > 1 && this.target,
         this.checkpoints,
-        number === 2 && html("button", { click: close }, "Close"),
+        ...tools,
       ),
       this.sentences,
       this.changes,
       this.message,
+      this.retry,
       this.unknown,
       this.content,
     );
@@ -133,6 +151,13 @@ export class Panel {
     const { masked } = this.choices;
     const others = masked.filter((other) => other !== position);
     this.change({ masked: others.length < masked.length ? others : [...others, position] });
+  }
+
+  /** What the tokens of the source depend on. */
+  get question() {
+    return [this.text, this.target, this.checkpoint].map(({ value }) => value).concat(`${this.choices.sentence}`).join(
+      "\n",
+    );
   }
 
   /** @returns {Asked} */
@@ -198,8 +223,10 @@ export class Panel {
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof RequestError)) throw error;
+      if (pair && error.status === 400) return this.change({}); // it was of a longer translation
       this.answer(null, null, error.message);
-      if (error.mayRetry) setTimeout(() => signal.aborted || this.ask(), RETRY);
+      this.retry.hidden = error.status >= 400 && error.status < 500; // it would be refused again
+      if ([0, 503].includes(error.status)) setTimeout(() => signal.aborted || this.ask(), RETRY);
     }
   }
 
@@ -210,10 +237,19 @@ export class Panel {
    */
   answer(inspection, unchanged = null, message = "", told = []) {
     this.inspection = inspection;
+    this.answered = this.question;
     this.unchanged = unchanged;
     this.told = told;
     this.message.textContent = message;
-    this.unknown.replaceChildren(...(inspection ? markUnknown(inspection) : []));
+    this.retry.hidden = true;
+    const change = (/** @type {string} */ text) => {
+      this.text.value = text;
+      this.change(NO_CHOICES);
+    };
+    const none = { text: "", unknown_words: [], mostly_unknown: false };
+    const [marked, said] = markUnknown(inspection ?? none, this.text.value, this.shared.words, change);
+    this.marks.replaceChildren(...marked);
+    this.unknown.replaceChildren(...said);
     this.element.ariaBusy = "false";
     this.draw();
   }
@@ -236,8 +272,13 @@ export class Panel {
     const last = (step ?? this.inspection?.target.length ?? 1) - 1;
     const { pair } = this.choices;
     const moved = pair && kind !== "encoder" ? { query: last, key: kind === "decoder" ? last : pair.key } : pair;
-    this.change({ pair: moved, step });
-    this.draw();
+    this.choices = { ...this.choices, pair: moved, step };
+    if (moved) {
+      this.ask();
+    } else {
+      this.shared.remember();
+      this.draw();
+    }
   }
 
   /** Chooses a map that is worth a look, unless somebody has chosen one that exists. */
@@ -278,30 +319,51 @@ export class Panel {
       showBeam(this.content, inspection);
     }
     const again = named()[place];
-    if (again instanceof HTMLElement) again.focus(); // the element with the focus was replaced
+    if (again instanceof HTMLElement || again instanceof SVGElement) again.focus(); // the element with the focus was replaced
   }
 
   /** @param {Inspection} inspection */
   drawAttention(inspection) {
     const { selection } = this.shared;
     const { pair, step } = this.choices;
+    const length = inspection.target.length;
     const written = { ...inspection, target: inspection.target.slice(0, step ?? undefined) };
+    const { explanation } = this;
+    if (explanation && pair) this.explained = [inspection, explanation, pair.key];
+    if (!pair) this.explained = null; // otherwise, the old one stays until there is an answer
+    const choose = (/** @type {number} */ key) => {
+      this.choices = { ...this.choices, pair: { query: pair?.query ?? 0, key } };
+      this.shared.remember();
+      this.draw();
+    };
+    const light = (/** @type {number} */ stage) => this.content.dataset.stage = `${this.stage = stage}`;
+    const close = () => this.change({ step });
+    if (!this.explained) this.stage = 0;
+    if (!this.explained) delete this.content.dataset.stage;
     showAttention(this.content, written, selection, {
       change: (changes) => this.shared.select(changes),
       switchHead: (head, off) => this.shared.switchHead(head, off),
       open: (weight) => this.open(weight),
       pair,
-      goTo: (step) => this.goTo(step),
-      length: inspection.target.length,
+      explanation: this.explained ? drawSteps(...this.explained, this.stage, { choose, light, close }) : invite(),
+      goTo: (step) => {
+        this.isPlaying = false;
+        this.goTo(step);
+      },
+      length,
+      isPlaying: this.isPlaying,
+      play: () => {
+        this.isPlaying = !this.isPlaying;
+        this.goTo(this.isPlaying && (step ?? length) === length ? 1 : step);
+      },
     });
-    const explanation = this.explanation;
-    if (!explanation || !pair) return;
-    const choose = (/** @type {number} */ key) => {
-      this.choices = { ...this.choices, pair: { query: explanation.query, key } };
-      this.shared.remember();
-      this.draw();
-    };
-    this.content.append(drawSteps(inspection, explanation, pair.key, choose, () => this.change({ step })));
+    clearTimeout(this.timer);
+    if (!this.isPlaying || this.element.ariaBusy === "true") return; // an answer draws again
+    if (step === null || step >= length) this.isPlaying = false;
+    this.timer = setTimeout(
+      () => this.isPlaying && this.view === "attention" ? this.goTo((step ?? 0) + 1) : this.draw(),
+      PLAY,
+    );
   }
 
   /** Lists the sentences of the text with their translations; a click shows what the network does with one. */

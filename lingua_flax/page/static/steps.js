@@ -2,6 +2,7 @@
 
 import { describe } from "./attention.js";
 import { html, percent, readable } from "./dom.js";
+import { drawFlow } from "./flow.js";
 import { tokensOf } from "./weights.js";
 
 /** @import { Child } from "./dom.js" */
@@ -9,6 +10,15 @@ import { tokensOf } from "./weights.js";
 
 const SHOWN_VALUES = 5; // keys whose values are drawn
 const SHOWN_LOGITS = 6;
+const NEAR = 20; // pixels from the upper edge, for the stage that is lit
+const STAGES = [
+  "What both words bring",
+  "Query times key",
+  "Softmax of the row",
+  "Weighted sum of values",
+  "Heads, W_O, add & norm",
+  "At the top of the stack",
+];
 
 /** @param {number} number */
 function fixed(number) {
@@ -70,16 +80,28 @@ const plus = (a, b) => a.map((value, i) => value + b[i]);
 /** @type {(values: number[]) => number} */
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 
+/** Draws how any weight is made, as long as none is chosen. */
+export function invite() {
+  return html(
+    "aside",
+    { class: "explanation" },
+    html("h2", {}, "How a weight is made"),
+    html("p", {}, "Click a weight of the map: here, you follow it from both words to the next one, number by number."),
+    drawFlow(STAGES),
+  );
+}
+
 /**
  * Draws how the weight between a query and a key is made, and what becomes of it.
  *
  * @param {Inspection} inspection with an explanation
  * @param {Explanation} explanation
  * @param {number} key position of the key
- * @param {(key: number) => void} choose shows another key of the same query
- * @param {() => void} close
+ * @param {number} stage that is shown first
+ * @param {{ choose: (key: number) => void, light: (stage: number) => void, close: () => void }} actions `choose` shows
+ *   another key of the same query; `light` is told which stage is shown
  */
-export function drawSteps(inspection, explanation, key, choose, close) {
+export function drawSteps(inspection, explanation, key, stage, { choose, light, close }) {
   const { attention, layer, head, query, norm, weights } = explanation;
   const [queryName, ...names] = [tokensOf(inspection, attention)[0][query], ...tokensOf(inspection, attention)[1]]
     .map(({ piece }) => readable(piece));
@@ -90,61 +112,79 @@ export function drawSteps(inspection, explanation, key, choose, close) {
   const from = attention === "cross" ? "the encoder's output at" : "x of";
   const read = norm === "pre" ? "x, layer normalized, of" : "x of";
   const place = attention === "cross" ? "the place of " : ""; // the decoder has not read the word that is named
+  const [next] = explanation.logits;
+  const list = html(
+    "ol",
+    { scroll: lightShown },
+    step(
+      STAGES[0],
+      `The vector of ${place}“${queryName}” asks, and that of “${names[key]}” answers.`,
+      vector(`${read} ${place}${queryName}`, explanation.read),
+      vector(`${attention === "cross" ? from : read} ${names[key]}`, explanation.memory[key]),
+    ),
+    step(
+      STAGES[1],
+      `This head multiplies them by its matrices W_Q and W_K, and then normalizes or rotates them if the run says so ` +
+        `(qk_norm, rotary positions). The products of both, element by element, add up to ` +
+        `${fixed(scores[key])}; divided by √${width} = ${fixed(root)}, the score is ${fixed(scores[key] / root)}.`,
+      vector("query", explanation.query_vector),
+      vector("key", explanation.keys[key]),
+      vector("query × key", products[key]),
+    ),
+    step(
+      STAGES[2],
+      "Each score becomes e to its power, divided by the sum of all: the weights of a row add up to 100%.",
+      table(
+        ["key", "query · key", "÷ √H", "weight"],
+        names.map((name, i) => ({
+          name: html("button", { click: () => choose(i) }, name),
+          numbers: [fixed(scores[i]), explanation.mask[i] ? fixed(scores[i] / root) : "−∞ (masked)"],
+          weight: weights[i],
+          isCurrent: i === key,
+        })),
+      ),
+    ),
+    step(STAGES[3], "", ...weightedValues(names, explanation)),
+    step(
+      STAGES[4],
+      "The heads lie side by side; the matrix W_O mixes them, and the result is added to the stream x." +
+        (norm === "post" ? " Layer normalization follows." : ""),
+      vector("all heads", explanation.heads, explanation.heads.length / width),
+      vector("times W_O", explanation.output),
+      vector("x", explanation.stream),
+      norm === "post" && vector("sum", plus(explanation.stream, explanation.output)),
+      vector(norm === "pre" ? "sum: x for what follows" : "normalized: x for what follows", explanation.after),
+    ),
+    next && prediction(explanation),
+  );
+  const flow = drawFlow(STAGES, [
+    [queryName, names[key]],
+    ["query", "key", fixed(scores[key] / root)],
+    [percent(weights[key])],
+    ["value", "this head"],
+    ["all heads", "x + …"],
+    ...(next ? [[readable(next.piece)]] : []),
+  ], show);
+  const stages = /** @type {HTMLElement[]} */ ([...list.children]);
+  function lightShown() {
+    const shown = Math.max(stages.findLastIndex((own) => own.offsetTop <= list.scrollTop + NEAR), 0);
+    [...flow.children].forEach((own, i) => own.classList.toggle("lit", i === shown));
+    light(shown);
+  }
+  /** @type {(stage: number, behavior?: ScrollBehavior) => void} */
+  function show(stage, behavior = "auto") {
+    list.scrollTo({ top: stages[stage]?.offsetTop - NEAR / 2, behavior });
+    lightShown();
+  }
+  requestAnimationFrame(() => show(stage, "instant")); // once it has a size
   return html(
     "section",
-    { class: "steps", "aria-label": "How this weight is made" },
+    { class: "explanation steps", "aria-label": "How this weight is made" },
     html("h2", {}, `How “${queryName}” comes to look at “${names[key]}” with ${percent(weights[key])}`),
-    html(
-      "p",
-      { class: "quiet" },
-      describe({ kind: attention, layer, head }),
-      ". Hover over a cell, or move with the arrow keys, to read a number. ",
-      html("button", { click: close }, "Close"),
-    ),
-    html(
-      "ol",
-      {},
-      step(
-        "What both words bring",
-        `The vector of ${place}“${queryName}” asks, and that of “${names[key]}” answers.`,
-        vector(`${read} ${place}${queryName}`, explanation.read),
-        vector(`${attention === "cross" ? from : read} ${names[key]}`, explanation.memory[key]),
-      ),
-      step(
-        "Query times key",
-        `This head multiplies them by its matrices W_Q and W_K, and then normalizes or rotates them if the run says so ` +
-          `(qk_norm, rotary positions). The products of both, element by element, add up to ` +
-          `${fixed(scores[key])}; divided by √${width} = ${fixed(root)}, the score is ${fixed(scores[key] / root)}.`,
-        vector("query", explanation.query_vector),
-        vector("key", explanation.keys[key]),
-        vector("query × key", products[key]),
-      ),
-      step(
-        "Softmax of the row",
-        "Each score becomes e to its power, divided by the sum of all: the weights of a row add up to 100%.",
-        table(
-          ["key", "query · key", "÷ √H", "weight"],
-          names.map((name, i) => ({
-            name: html("button", { click: () => choose(i) }, name),
-            numbers: [fixed(scores[i]), explanation.mask[i] ? fixed(scores[i] / root) : "−∞ (masked)"],
-            weight: weights[i],
-            isCurrent: i === key,
-          })),
-        ),
-      ),
-      step("Weighted sum of values", "", ...weightedValues(names, explanation)),
-      step(
-        "Heads, W_O, add & norm",
-        "The heads lie side by side; the matrix W_O mixes them, and the result is added to the stream x." +
-          (norm === "post" ? " Layer normalization follows." : ""),
-        vector("all heads", explanation.heads, explanation.heads.length / width),
-        vector("times W_O", explanation.output),
-        vector("x", explanation.stream),
-        norm === "post" && vector("sum", plus(explanation.stream, explanation.output)),
-        vector(norm === "pre" ? "sum: x for what follows" : "normalized: x for what follows", explanation.after),
-      ),
-      explanation.logits.length > 0 && prediction(explanation),
-    ),
+    html("button", { click: close }, "Close"),
+    html("p", { class: "quiet" }, `${describe({ kind: attention, layer, head })}. Hover over a cell to read a number.`),
+    flow,
+    list,
   );
 }
 
@@ -196,7 +236,7 @@ function prediction({ hidden, logits, layer }) {
     { name: readable(piece), numbers: [fixed(logit)], weight: probability }
   ));
   return step(
-    "At the top of the stack",
+    STAGES[5],
     `After layer ${layer + 1}, its feed-forward network and all further layers, the product of the decoder's output ` +
       "with the embedding of each token is its logit; softmax makes them probabilities.",
     vector("decoder's output", hidden ?? []),

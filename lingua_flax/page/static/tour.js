@@ -20,7 +20,7 @@ const STOPS = [
   [
     "Look where it looks",
     { panels: [{ text: WALK }] },
-    "Hover over “rive”: the words of the source light up by how much attention they got. Below, the page names heads in " +
+    "Hover over “rive”: the words of the source light up by how much attention they got. Above them, the page names heads in " +
     "which one word leads. Click “river” in the source to hide it: what becomes of “rive”? (The network has not learned " +
     "such sentences, so its French is clumsy.)",
   ],
@@ -45,15 +45,15 @@ const STOPS = [
   ],
   [
     "The mask",
-    { view: "attention", selection: { kind: "decoder" }, panels: [{ text: CAT, step: 1 }] },
-    "The decoder reads its own words, but only those before: the triangle is hatched. Press “Next step” to see the " +
+    { view: "attention", selection: { kind: "decoder" }, panels: [{ text: CAT, step: 8 }] },
+    "The decoder reads its own words, but only those before: the triangle is hatched. Press “Play” to see the " +
     "translation grow word by word, until the network writes </s>.",
   ],
   [
     "Every number",
     { view: "attention", panels: [{ text: RIVER }] },
-    "Click any weight. Below the map, you see how it is made: query times key, the square root, the softmax, the values, " +
-    "the heads side by side, and what is added to the stream.",
+    "Click any weight and follow it: the vectors of both words, query times key, the softmax, the values, the heads " +
+    "side by side, and what is added to the stream.",
   ],
   [
     "The search",
@@ -81,6 +81,6 @@ export function drawTour(open, end) {
     next.textContent = to < STOPS.length - 1 ? "Next" : "End";
   }
   go(0);
-  const close = html("button", { click: end }, "Leave the tour");
+  const close = html("button", { click: end }, "Leave");
   return html("div", { class: "tour" }, title, text, html("div", { class: "row" }, back, next, close));
 }

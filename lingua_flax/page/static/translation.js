@@ -48,6 +48,7 @@ export function showTranslation(place, inspection, unchanged, chosen, smoothing,
     `Label smoothing of ${smoothing} in training asks for ${percent(1 - smoothing)} on the right token and ` +
     "leaves the rest to all others. So a network that is certain says little more than that, and never 100%.";
   place.replaceChildren(
+    looks, // above the tokens, whose alternatives unfold below
     html("h2", {}, "Source ", html("small", {}, "click a token to hide it")),
     html("div", { class: "tokens", role: "group", "aria-label": "Source tokens" }, ...source),
     html("h2", {}, "Translation ", html("small", {}, "choose another token, and the rest is translated anew")),
@@ -57,7 +58,6 @@ export function showTranslation(place, inspection, unchanged, chosen, smoothing,
       { class: "tokens target", role: "group", "aria-label": "Target tokens" },
       ...target.map(({ place }) => place),
     ),
-    looks, // below the tokens, which would otherwise move away from the pointer
     ...(smoothing ? [html("p", { class: "quiet" }, note)] : []),
     ...(unchanged ? [comparison(unchanged.translation, inspection.translation)] : []),
     html("h2", {}, "Hypotheses ", html("small", {}, "with their scores")),

@@ -17,6 +17,8 @@ import { percent, readable } from "./dom.js";
 /** @typedef {Pair & { layer: number, head: number, weight: number }} Strongest */
 
 const NAMED = 4; // labels that are named in a sentence
+/** Scripts without spaces: a word of theirs is not known, and a whole sentence would be one. */
+const SPACELESS = /[\p{sc=Han}\p{sc=Hiragana}\p{sc=Katakana}\p{sc=Thai}\p{sc=Lao}\p{sc=Khmer}\p{sc=Myanmar}]/u;
 const SINK = /^(<\/s>|[^\p{L}\p{M}\p{N}]+)$/u;
 
 /** The attention weights of all heads of one kind. */
@@ -93,7 +95,7 @@ function labels(tokens, merged, sinks) {
   const groups = [];
   tokens.forEach(({ piece, word }, position) => {
     const last = groups.at(-1);
-    if (merged && last?.word === word) {
+    if (merged && last?.word === word && !SPACELESS.test(last.pieces + piece)) {
       last.pieces += piece;
       last.positions.push(position);
     } else {
