@@ -52,10 +52,8 @@ class KnownWords:
         """Returns the unknown words of a text; spans, by default all that `spans_to_keep` finds, are not words.
 
         A word is letters and marks without anything between them, in upper or lower case, and in scripts without
-        spaces a single character. Without any counts, as of an imported network, every word is known.
+        spaces a single character.
         """
-        if not self.tsv:
-            return UnknownWords()
         if not any(map(self._is_unknown, WORD.findall(text))):
             return UnknownWords()
         spans = spans_to_keep(text) if spans is None else spans

@@ -140,8 +140,8 @@ class Tokenizer:
         return [self.target.decode([int(i) for i in ids]).translate(LINE_BREAKS) for ids in sentences]
 
     def unknown_words(self, source: Protected) -> UnknownWords:
-        """Returns the words of a source that the training text never had."""
-        if not self.words:
+        """Returns the words of a source that the training text never had; none if there are no counts of it."""
+        if not self.words or not self.words.tsv:
             return UnknownWords()
         # Without placeholders, `protect` has not looked for what stays as it is.
         spans = [span for span in source.spans if not span.unknown] if self.placeholders else None

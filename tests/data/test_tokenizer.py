@@ -123,9 +123,9 @@ def test_unknown_characters_are_written_as_the_nearest_or_kept(plain_tokenizer, 
         text = "".join(draw.choice(variants) if own == plain and draw.random() < 0.3 else own for own in text)
     (source,) = plain_tokenizer.protect_text([text])
     assert [span.kept for span in source.spans] == [word for word in words if word in UNKNOWN]
-    expected = iter(source.placeholders)
-    plain = " ".join(next(expected) if word in UNKNOWN else word for word in words)
     if source.has_placeholders:
+        expected = iter(source.placeholders)
+        plain = " ".join(next(expected) if word in UNKNOWN else word for word in words)
         assert plain_tokenizer.encode_protected([source]) == [[*plain_tokenizer.source.encode(plain), EOS_ID]]
         assert source.untranslated == text
         characters = plain_tokenizer.source_characters(source)

@@ -7,7 +7,7 @@ import requests
 from lingua_flax.documents import DOCUMENTS
 from lingua_flax.serving import app, kept_files, web_server
 from tests.helpers.archives import docx, packed, unpacked
-from tests.helpers.servers import later, request, serving_with, until
+from tests.helpers.servers import are_waiting, later, request, serving_with, translation, until
 
 BODY = "<w:p><w:r><w:t>one </w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>two</w:t></w:r></w:p>"
 
@@ -17,7 +17,7 @@ def send(url, content, name="letter.docx", target="fr", source="en", **headers):
     return requests.post(f"{url}/translate_file", fields, files={"file": (name, content)}, headers=headers)
 
 
-def test_files_are_translated(url, engine):
+def test_files_are_translated(url):
     answer = send(url, docx(BODY))
     assert answer.status_code == 200
     address = answer.json()["translatedFileUrl"]
@@ -25,10 +25,9 @@ def test_files_are_translated(url, engine):
     for _ in range(2):
         file = requests.get(address)
         text = unpacked(file.content)["word/document.xml"].decode()
-        assert re.findall("<w:t[^>]*>([^<]*)</w:t>", text) == ["ONE ", "TWO"]
+        assert "".join(re.findall("<w:t[^>]*>([^<]*)</w:t>", text)) == translation("one two")
         assert file.headers["Content-Disposition"] == 'attachment; filename="letter_fr.docx"'
         assert file.headers["Content-Type"] == "application/octet-stream"
-    assert engine.directions == [("en", "fr")]
     other = send(url, docx(BODY)).json()["translatedFileUrl"]
     assert other != address
     assert requests.get(address.replace(".letter", "x.letter")).status_code == 404
@@ -56,7 +55,7 @@ def test_addresses_are_below_the_path_of_a_proxy(engine):
     with serving_with(engine, root_path="/mt") as url:
         address = send(f"{url}/mt", b"one", "a.txt").json()["translatedFileUrl"]
         assert address.startswith(f"{url}/mt/download_file/")
-        assert requests.get(address).content == b"ONE\n"
+        assert requests.get(address).text == translation("one") + "\n"
 
 
 def test_what_cannot_be_translated_is_refused(url, monkeypatch):
@@ -79,19 +78,21 @@ def test_what_cannot_be_translated_is_refused(url, monkeypatch):
     assert send(url, b"one", "a.txt").status_code == 503
 
 
-def test_files_in_work_are_limited(url, engine):
-    engine.may_go_on.clear()
+def test_files_in_work_are_limited(url, search):
+    search.may_go_on.clear()
     first = [later(send, url, b"one", "a.txt") for _ in range(app.MAX_FILES)]
-    until(lambda: len(engine.batches) + len(engine.directions) >= app.MAX_FILES)
+    until(lambda: search.batches and are_waiting(url, "one"))
     assert send(url, b"one", "a.txt").status_code == 503
-    engine.may_go_on.set()
+    search.may_go_on.set()
     assert {own.result().status_code for own in first} == {200}
     assert send(url, b"one", "a.txt").status_code == 200
 
 
 def test_files_are_kept_for_some_time_and_up_to_some_size(url, monkeypatch):
-    monkeypatch.setattr(kept_files, "MAX_BYTES", 9)
-    addresses = [send(url, text, "a.txt").json()["translatedFileUrl"] for text in (b"one", b"two", b"three")]
+    texts = ["one", "two", "three"]
+    longest = max(len(f"{translation(text)}\n".encode()) for text in texts)
+    monkeypatch.setattr(kept_files, "MAX_BYTES", longest)
+    addresses = [send(url, text.encode(), "a.txt").json()["translatedFileUrl"] for text in texts]
     assert [requests.get(address).status_code for address in addresses] == [404, 404, 200]
     monkeypatch.setattr(kept_files, "MAX_SECONDS", 0.01)
     address = send(url, b"one", "a.txt").json()["translatedFileUrl"]
