@@ -50,6 +50,7 @@ def translator_that_knows(word):
     return dataclasses.replace(translator, tokenizer=tokenizer, languages=("de", "fr"))
 
 
+@pytest.mark.slow
 def test_nothing_holds_the_interpreter_while_texts_are_divided():
     """For 5,000 characters, between any two calls of functions, and before a call returns, less than 50 ms pass."""
     translator, draw, times = translator_that_knows("a"), random.Random(0), []

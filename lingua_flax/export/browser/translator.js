@@ -85,7 +85,7 @@ export class Translator {
     return {
       text,
       translation: this.target.decode(written),
-      ...this.words.unknownIn(text),
+      ...(this.words.words.size ? this.words.unknownIn(text) : { unknown_words: [], mostly_unknown: false }),
       source: withWords(ids.map((id, i) => ({ id, piece: this.source.model.pieces[id][0], masked: !visible[i] }))),
       target,
       hypotheses: finished.map(({ score, tokens }) => ({ text: this.target.decode(tokens), score })),

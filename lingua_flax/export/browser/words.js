@@ -18,7 +18,6 @@ export class KnownWords {
 
   /** @type {(text: string) => { unknown_words: [number, number][], mostly_unknown: boolean }} places are characters */
   unknownIn(text) {
-    if (!this.words.size) return { unknown_words: [], mostly_unknown: false };
     const rest = text.replace(this.kept, (span) => " ".repeat(span.length));
     const words = [...rest.matchAll(WORD)].filter(([word]) => LOOKED_UP.test(word));
     const keyOf = (/** @type {string} */ word) =>
