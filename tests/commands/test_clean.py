@@ -112,6 +112,7 @@ def config_of(folder, **files):
     return folder / "c.toml"
 
 
+@pytest.mark.slow
 def test_training_warns_of_a_shift(succeed, multi30k, caplog, tmp_path):
     """Unless it is resumed: line 1,000 of the target is missing."""
     corpus = read_multi30k(multi30k, "de", 2001)

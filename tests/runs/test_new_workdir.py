@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import numpy as np
+import pytest
 
 from lingua_flax.options.schema import Config
 from lingua_flax.runs.new_workdir import new_metadata, run_files, write_network
@@ -13,6 +14,7 @@ from tests.helpers.commands import succeed
 from tests.helpers.networks import LINES, random_translator
 
 
+@pytest.mark.slow
 def test_network_from_elsewhere_is_translated_with_and_trained_further(tmp_path, toy):
     network = random_translator()
     model, tokenizer = {"model": network.config.model_dump()}, network.tokenizer

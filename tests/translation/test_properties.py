@@ -78,15 +78,14 @@ def test_texts_are_divided_and_changed_in_linear_time(unit):
     translator, draw = translator_that_knows("a"), random.Random(unit)
     tokenizer = dataclasses.replace(translator.tokenizer, placeholders=PLACEHOLDERS[:1])
     around = dataclasses.replace(translator, tokenizer=tokenizer)
-    for _ in range(3):
-        run = "".join(draw.choice([unit, *UNITS]) for _ in range(3)) + unit
-        for step in (
-            lambda text: divide_text(translator, [text]),
-            lambda text: around.request(DecodingOptions()).parts(divide_text(around, [text])),
-            lambda text: [augmented(text, name, "tr") for name in AUGMENTATIONS],
-            lambda text: translator.tokenizer.protect(text).placed(text),
-        ):
-            assert_linear(step, run)
+    run = "".join(draw.choice([unit, *UNITS]) for _ in range(3)) + unit
+    for step in (
+        lambda text: divide_text(translator, [text]),
+        lambda text: around.request(DecodingOptions()).parts(divide_text(around, [text])),
+        lambda text: [augmented(text, name, "tr") for name in AUGMENTATIONS],
+        lambda text: translator.tokenizer.protect(text).placed(text),
+    ):
+        assert_linear(step, run)
 
 
 @given(st.lists(LINES, max_size=18).map(lambda lines: [*lines, "a dog", "the cat"]))
