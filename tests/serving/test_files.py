@@ -81,7 +81,7 @@ def test_what_cannot_be_translated_is_refused(url, monkeypatch):
 def test_files_in_work_are_limited(url, search):
     search.may_go_on.clear()
     first = [later(send, url, b"one", "a.txt") for _ in range(app.MAX_FILES)]
-    until(lambda: search.batches and are_waiting(url, "one"))
+    until(lambda: search.batches and are_waiting(url, *["one"] * (app.MAX_FILES - len(search.batches[0]))))
     assert send(url, b"one", "a.txt").status_code == 503
     search.may_go_on.set()
     assert {own.result().status_code for own in first} == {200}
