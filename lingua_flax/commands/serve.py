@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SEARCH = ("beam_size", "length_penalty", "length_penalty_form", "batch_size")  # of the options of decoding
+SEARCH = {*schema.SearchOptions.model_fields, "batch_size"}  # of the options of decoding
 CHECKPOINTS_IN_MEMORY = 4  # besides the one that is served
 CHECKPOINT_SECONDS = 2.0  # between looks for a first checkpoint
 
 
-class ServeCommand(Command, LineOptions, schema.CheckpointOptions, schema.AlignmentOptions):
+class ServeCommand(Command, LineOptions, schema.CheckpointOptions, schema.SearchOptions, schema.AlignmentOptions):
     """Serves translations over HTTP, with LibreTranslate's protocol; /docs describes the interface."""
 
     workdir: Path
@@ -54,12 +54,6 @@ class ServeCommand(Command, LineOptions, schema.CheckpointOptions, schema.Alignm
     """ctranslate2: type of the matrices."""
     device: Literal["cpu", "gpu", "tpu"] = "cpu"
     """Kind of device; a training run may be using the others."""
-    beam_size: schema.PositiveInt = 5
-    """Number of hypotheses kept at each decoding step."""
-    length_penalty: schema.NonNegativeFloat = 0.6
-    """Exponent alpha of the length penalty."""
-    length_penalty_form: Literal["wu", "length"] = "wu"
-    """wu: ((5 + length) / 6)^alpha (Wu et al. 2016); length: length^alpha."""
     batch_size: schema.PositiveInt | None = None
     """Number of sentences translated together; by default 512 on accelerators, and on CPUs 64 divided by the number of
     cores, of which at most 4 count (ctranslate2: 32). With fewer, the server compiles fewer programs, but translates
@@ -81,7 +75,7 @@ class ServeCommand(Command, LineOptions, schema.CheckpointOptions, schema.Alignm
     @classmethod
     def defaults(cls, given: Given) -> Mapping[str, Any]:
         decoding = read_workdir_config(required_workdir(given)).decoding
-        return decoding.model_dump(include=set(SEARCH))
+        return decoding.model_dump(include=SEARCH)
 
     def check(self, given: Given) -> None:
         if not all(map(importlib.util.find_spec, ("fastapi_offline", "uvicorn", "selectolax", "lxml", "polib"))):
@@ -157,7 +151,7 @@ def load(options: ServeCommand, server: Server) -> Engine:
         return {data.target_language: own}
 
     translators = load_checkpoint(options.checkpoint)
-    decoding = schema.DecodingOptions(**options.model_dump(include={*SEARCH}))
+    decoding = schema.DecodingOptions(**options.model_dump(include=SEARCH))
     load_other = functools.lru_cache(CHECKPOINTS_IN_MEMORY)(load_checkpoint)
     server.inspector = functools.partial(inspected, translators, load_other, decoding)
     first, *_ = translators.values()  # the others have the same programs

@@ -15,7 +15,7 @@ from lingua_flax.host.files import write_atomically
 from lingua_flax.host.version import VERSION
 from lingua_flax.options.config_files import read_origin, read_workdir_config
 from lingua_flax.options.export_formats import FORMATS, ExportFormat, check_exportable
-from lingua_flax.options.schema import Quantization
+from lingua_flax.options.schema import Quantization, SearchOptions
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.translator import Translator
 
@@ -65,7 +65,7 @@ def describe(translator: Translator) -> dict[str, Any]:
         "vocab_sizes": {"source": tokenizer.source_vocab_size, "target": tokenizer.target_vocab_size},
         "tokenizers": tokenizer_names(translator),
         "source_tags": list(tokenizer.source_tags),
-        "decoding": translator.decoding.model_dump(include={"beam_size", "length_penalty", "length_penalty_form"}),
+        "decoding": translator.decoding.model_dump(include={*SearchOptions.model_fields}),
         "special_ids": {"pad": PAD_ID, "eos": EOS_ID, "bos": BOS_ID, "unk": UNK_ID},
     }
 

@@ -442,19 +442,24 @@ class EvaluationConfig(Section):
     references of which hardly any has a space, and otherwise 13a."""
 
 
-class DecodingOptions(Section):
-    """How translations are searched for or sampled; in a config, what translation and evaluation do by default."""
+class SearchOptions(Section):
+    """How translations are searched for."""
 
     beam_size: PositiveInt = 5
-    """Number of hypotheses kept at each decoding step; 1 is greedy search. Has no effect if temperature is above 0."""
+    """Number of hypotheses kept at each decoding step; 1 is greedy search."""
     length_penalty: Annotated[float, Field(ge=0.0, le=4.0)] = 0.6
     """Exponent alpha of the length penalty; 0 compares plain log-probabilities."""
     length_penalty_form: Literal["wu", "length"] = "wu"
     """What log-probabilities are divided by: wu, ((5 + length) / 6)^alpha (Wu et al. 2016), or length, length^alpha, as
     transformers and CTranslate2 do."""
+
+
+class DecodingOptions(SearchOptions):
+    """How translations are searched for or sampled; in a config, what translation and evaluation do by default."""
+
     temperature: NonNegativeFloat = 0.0
-    """Above 0, sample translations instead of searching, from the probabilities to the power of 1/temperature: 1
-    samples from the model's own probabilities, a lower value prefers likely tokens."""
+    """Above 0, sample translations instead of searching, whatever beam_size is, from the probabilities to the power of
+    1/temperature: 1 samples from the model's own probabilities, a lower value prefers likely tokens."""
     top_k: PositiveInt | None = None
     """With a temperature: sample each token only from the k likeliest."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None

@@ -176,6 +176,7 @@ def test_server_computes_in_the_precision_of_the_run(trained, tmp_path, monkeypa
 def test_mistakes_are_refused(trained):
     for options, message in (
         ("--engine ctranslate2 --device gpu", "computes on the CPU"),
+        ("--length-penalty 5", "length_penalty: input should be less than or equal to 4, got 5"),
         ("--quantization int8", "--quantization has no effect with --engine jax"),
         ("--host 192.0.2.1", r"cannot listen on 192.0.2.1, port 8000 \(Cannot assign requested address\)$"),
         ("--host nosuch.invalid", r"cannot listen on nosuch.invalid, port 8000 \((?!Unknown error)"),
