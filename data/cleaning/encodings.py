@@ -20,6 +20,7 @@ import ftfy.bad_codecs  # noqa: F401, registers code pages that have a character
 
 from lingua_flax.data.text_files import check_not_compressed, unreadable_as_user_error
 from lingua_flax.host.errors import UserError
+from lingua_flax.options.language_codes import language_code
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -69,7 +70,7 @@ class Line(NamedTuple):
 
 def code_page(languages: Iterable[str]) -> str:
     """Returns the encoding that Windows used for these languages, such as one of them and English."""
-    codes = {re.split("[-_]", language.lower())[0] for language in languages}
+    codes = set(map(language_code, languages))
     return next((page for page, known in _CODE_PAGES.items() if codes & set(known.split())), "sloppy-windows-1252")
 
 

@@ -13,6 +13,7 @@ import ftfy.fixes
 import regex
 
 from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.options.language_codes import language_code
 from lingua_flax.options.schema import CleaningOptions
 
 if TYPE_CHECKING:
@@ -104,8 +105,7 @@ def _language(text: str) -> str:
 
 def known_language(language: str) -> str:
     """Returns the code of a language, such as en-GB, in py3langid; "" if it does not know it."""
-    code = re.split("[-_]", language.lower())[0]
-    code = {"nb": "no", "iw": "he"}.get(code, code)
+    code = language_code(language)
     return code if code in identifier().labels else ""
 
 

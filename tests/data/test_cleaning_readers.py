@@ -58,6 +58,7 @@ def test_every_line_is_decoded_as_what_it_is(tmp_path):
     for language, encoding, text in (
         ("de", "cp1252", "Größe"),
         ("ru", "cp1251", "Привет, мир"),
+        ("rus", "cp1251", "Привет, мир"),
         ("cs", "cp1250", "Příliš žluťoučký kůň"),
         ("el-GR", "cp1253", "Καλημέρα"),
         ("ja", "cp932", "これは日本語です"),

@@ -88,7 +88,8 @@ def test_good_pairs_have_no_fault():
 
 
 def test_languages_and_scripts_are_told():
-    assert [known_language(name) for name in ("en-GB", "NB", "zh_Hant", "tlh")] == ["en", "no", "zh", ""]
+    codes = ("en-GB", "NB", "zh_Hant", "tlh", "por")
+    assert [known_language(name) for name in codes] == ["en", "no", "zh", "", "pt"]
     assert frequent_language([GOOD.target] * 8 + [GOOD.source] * 2) == "de"
     assert frequent_language([GOOD.target] * 7 + [GOOD.source] * 3) == ""
     assert frequent_scripts(["123"]) == frozenset()
