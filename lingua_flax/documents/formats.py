@@ -10,9 +10,8 @@ from lingua_flax.documents.packed import FORMATS, read_archive
 from lingua_flax.documents.plain_text import read_subtitles, read_text
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DecodingOptions
-from lingua_flax.translation.html_text import HtmlText, decode_html
+from lingua_flax.translation.html_text import HtmlText, decode_html, translated
 from lingua_flax.translation.translator import Translator
-from lingua_flax.translation.word_alignment import align_translations
 
 MAX_BYTES = 50 * 2**20  # of a file
 MAX_TEXT = 10 * 2**20  # of one that is not packed
@@ -40,6 +39,4 @@ def read_document(content: bytes, suffix: str, name: str) -> Document:
 
 def translate_document(translator: Translator, document: Document, options: DecodingOptions, **how: Any) -> bytes:
     """Returns a document with its texts translated, as a file; further arguments as in `Translator.translate`."""
-    translations = translator.translate(document.texts, options, are_lines=False, **how)
-    links = align_translations(translator, translations, wanted=document.needs_links)
-    return document.translated(iter(zip([own.text for own in translations], links, strict=True)))
+    return document.translated(translated(translator, document.texts, document.needs_links, options, **how))

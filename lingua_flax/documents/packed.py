@@ -16,7 +16,7 @@ from lingua_flax.documents.document import Document
 from lingua_flax.documents.text_runs import FIELD, RUN
 from lingua_flax.documents.xml_text import Markup, XmlText, parse_xml, write_xml
 from lingua_flax.host.errors import UserError
-from lingua_flax.translation import html_text
+from lingua_flax.translation.html_text import INLINE, UNSEEN, WORDS, names
 from lingua_flax.translation.inline_tags import Translations
 
 MAX_FILES = 5000
@@ -24,38 +24,33 @@ MAX_UNPACKED = 200 * 2**20  # bytes
 MAX_TEXT = 16 * 2**20  # bytes of all files with text, which are in memory as trees
 _ENTRY = b"PK\1\2"  # begins the entry of a file in the table of contents
 
-
-def _names(names: str) -> frozenset[str]:
-    return frozenset(names.split())
-
-
 _OFFICE = Markup(
-    paragraphs=_names("p sdtContent"),
-    inline=_names(f"{RUN} hyperlink ins moveTo smartTag customXml bdo dir"),
-    words=_names(f"{FIELD} fld fldSimple sym oMath oMathPara"),
-    breaks=_names("br cr endParaRPr fldChar instrText p pPr ptab sdt sdtContent tab"),
+    paragraphs=names("p sdtContent"),
+    inline=names(f"{RUN} hyperlink ins moveTo smartTag customXml bdo dir"),
+    words=names(f"{FIELD} fld fldSimple sym oMath oMathPara"),
+    breaks=names("br cr endParaRPr fldChar instrText p pPr ptab sdt sdtContent tab"),
     has_runs=True,
 )
 _OPEN_DOCUMENT = Markup(
-    paragraphs=_names("p h"),
-    inline=_names("span a meta ruby ruby-base"),
-    words=_names(
+    paragraphs=names("p h"),
+    inline=names("span a meta ruby ruby-base"),
+    words=names(
         "author-name bookmark-ref chapter date expression file-name note-ref page-count page-number placeholder "
         "reference-ref sequence sequence-ref text-input time user-field-get variable-get variable-set"
     ),
-    breaks=_names("p h line-break tab"),
-    closed=_names("tracked-changes"),
+    breaks=names("p h line-break tab"),
+    closed=names("tracked-changes"),
 )
-_BLOCKS = _names(
+_BLOCKS = names(
     "address article aside blockquote body caption center dd div dt fieldset figcaption footer form h1 h2 h3 h4 h5 h6 "
     "header legend li main nav p section summary td text th title"
 )
 _EPUB = Markup(
     paragraphs=_BLOCKS,
-    inline=html_text.INLINE,
-    words=html_text.WORDS,
-    breaks=_BLOCKS | _names("br details dl figure hr iframe ol pre table tbody textarea tfoot thead tr ul"),
-    closed=html_text.UNSEEN | _names("docAuthor iframe pre textarea"),
+    inline=INLINE,
+    words=WORDS,
+    breaks=_BLOCKS | names("br details dl figure hr iframe ol pre table tbody textarea tfoot thead tr ul"),
+    closed=UNSEEN | names("docAuthor iframe pre textarea"),
 )
 
 
@@ -113,12 +108,12 @@ def _packed(content: bytes, changed: Mapping[str, bytes]) -> bytes:
 
 def _check(entries: Sequence[zipfile.ZipInfo], name: str) -> None:
     """Raises UserError for an archive that needs too much space or time, or whose files have names for an attack."""
-    names = [entry.filename for entry in entries]
+    paths = [entry.filename for entry in entries]
     if sum(entry.file_size for entry in entries) > MAX_UNPACKED:
         raise UserError(f"{name}: more than {MAX_UNPACKED:,} bytes when unpacked; take pictures out of it")
     if any(entry.flag_bits & 1 for entry in entries):
         raise UserError(f"{name}: encrypted; save it without a password")
     if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
         raise NotImplementedError("its files are not packed by deflate")
-    if any(own.startswith("/") or ".." in re.split(r"[/\\]", own) for own in names) or len(set(names)) < len(names):
+    if any(own.startswith("/") or ".." in re.split(r"[/\\]", own) for own in paths) or len(set(paths)) < len(paths):
         raise UserError(f"{name}: has files whose names lead out of it, or are the same; save it again")

@@ -14,7 +14,7 @@ from lingua_flax.data.placeholders import PLACEHOLDERS, has_letters
 from lingua_flax.documents.text_runs import loosened, tighten
 from lingua_flax.documents.xml_nodes import Node, contents, local_name, put, said
 from lingua_flax.host.errors import UserError
-from lingua_flax.translation.inline_tags import Element, TaggedText, Translations
+from lingua_flax.translation.inline_tags import Element, TaggedText, Translations, is_kept
 from lingua_flax.translation.word_alignment import Link
 
 MAX_NODES = 500_000  # elements and attributes, which take up to 350 bytes each
@@ -129,7 +129,7 @@ class _Run(TaggedText):
         is_word = name in self._markup.words or (name in self._markup.inline and _is_kept(node))
         if is_word and self.add_word(f'<word n="{number}"/>'):
             self._elements.append(node)
-        elif is_word or name not in self._markup.inline or self._is_note(node, name):
+        elif is_word or name not in self._markup.inline or self.is_note(name, said(node), node.tail or ""):
             self._empty.append(node)
             parent.children.append(Element("<empty/>", "", len(self.text), len(self.text)))
         else:
@@ -139,11 +139,6 @@ class _Run(TaggedText):
                 self._add(child, element)
             element.end = len(self.text)
             parent.children.append(element)
-
-    def _is_note(self, node: Any, name: str) -> bool:
-        """Returns whether a node is the number of a note after a word, as in HTML."""
-        is_after_word = bool(self.text[-1:].strip()) and not (node.tail or "")[:1].isalnum()
-        return name in ("sub", "sup") and is_after_word and not has_letters(said(node))
 
     def nodes(self, translation: str, links: Sequence[Link]) -> list[Node]:
         """Returns the nodes of a translation; those that are empty keep their order, as beginnings and ends need it."""
@@ -162,4 +157,4 @@ class _Run(TaggedText):
 
 
 def _is_kept(element: Any) -> bool:
-    return element.get("translate") == "no" or "notranslate" in (element.get("class") or "").split()
+    return is_kept(element.get("translate"), element.get("class"))

@@ -15,7 +15,7 @@ from lingua_flax.data.placeholders import PLACEHOLDERS, has_letters
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
 from lingua_flax.options.schema import DecodingOptions
-from lingua_flax.translation.inline_tags import Element, TaggedText
+from lingua_flax.translation.inline_tags import Element, TaggedText, Translations, is_kept
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.word_alignment import Link, align_translations
 
@@ -40,20 +40,21 @@ _DOCUMENT = re.compile(
 _CHARSET = re.compile(r"(?<=charset=)[^;]*", re.IGNORECASE)
 
 
-def _elements(names: str) -> frozenset[str]:
-    return frozenset(names.split())
+def names(text: str) -> frozenset[str]:
+    """Returns the names of elements, given with spaces between them."""
+    return frozenset(text.split())
 
 
 # Those that may stand around words of a sentence.
-INLINE = _elements(
+INLINE = names(
     "a abbr acronym b bdi bdo big button cite del dfn em font i ins label mark q s small span strike strong sub sup "
     "time tt u"
 )
 # Those whose content is not translated. Those that show something within a line count as words of the sentence.
-WORDS = _elements("audio canvas code embed img input kbd math meter object progress samp svg var video")
-UNSEEN = _elements("link meta noembed noframes script style template wbr")
-_OPAQUE = WORDS | UNSEEN | _elements("iframe listing plaintext pre textarea xmp")
-_WITHOUT_END = _elements("area base br col embed hr img input link meta param source track wbr")
+WORDS = names("audio canvas code embed img input kbd math meter object progress samp svg var video")
+UNSEEN = names("link meta noembed noframes script style template wbr")
+_OPAQUE = WORDS | UNSEEN | names("iframe listing plaintext pre textarea xmp")
+_WITHOUT_END = names("area base br col embed hr img input link meta param source track wbr")
 
 
 def translate_html(translator: Translator, text: str, options: DecodingOptions = DecodingOptions(), **how: Any) -> str:
@@ -62,9 +63,16 @@ def translate_html(translator: Translator, text: str, options: DecodingOptions =
     Raises UserError if an option is invalid, or elements are nested too deep.
     """
     page = HtmlText(text)
-    translations = translator.translate(page.texts, options, are_lines=False, **how)
-    links = align_translations(translator, translations, wanted=page.needs_links)
-    return page.rendered(zip([own.text for own in translations], links, strict=True))
+    return page.rendered(translated(translator, page.texts, page.needs_links, options, **how))
+
+
+def translated(
+    translator: Translator, texts: Sequence[str], needs_links: Sequence[bool], options: DecodingOptions, **how: Any
+) -> Translations:
+    """Returns the translations of texts, with links of those that need them; further arguments as in `translate`."""
+    translations = translator.translate(texts, options, are_lines=False, **how)
+    links = align_translations(translator, translations, wanted=needs_links)
+    return zip([own.text for own in translations], links, strict=True)
 
 
 class _Run(TaggedText):
@@ -92,10 +100,7 @@ class _Run(TaggedText):
             parent.children.append(element)
 
     def _is_note(self, node: LexborNode) -> bool:
-        """Returns whether a node is the number of a note, or the like, after a word, of which it is no part."""
-        following = node.next.text() if node.next else ""
-        is_after_word = bool(self.text[-1:].strip()) and not following[:1].isalnum()
-        return node.tag in ("sub", "sup") and is_after_word and not has_letters(node.text())
+        return self.is_note(node.tag or "", node.text(), node.next.text() if node.next else "")
 
 
 class HtmlText:
@@ -221,8 +226,7 @@ def _is_opaque(node: LexborNode) -> bool:
 
 
 def _is_not_to_be_translated(node: LexborNode) -> bool:
-    translate, classes = (node.attributes.get(name) or "" for name in ("translate", "class"))
-    return translate.lower() == "no" or "notranslate" in classes.split()
+    return is_kept(node.attributes.get("translate"), node.attributes.get("class"))
 
 
 def _translated_attributes(node: LexborNode) -> Iterator[tuple[LexborNode, str]]:

@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from lingua_flax.data.glossary import WORD
+from lingua_flax.data.placeholders import has_letters
 from lingua_flax.data.tokenizer import Characters
 from lingua_flax.translation.word_alignment import Link, moved
 from lingua_flax.translation.words import LETTER
@@ -68,6 +69,11 @@ class TaggedText:
             self.text += mark
         return bool(mark)
 
+    def is_note(self, name: str, said: str, following: str) -> bool:
+        """Returns whether an element is the number of a note, or the like, after a word, of which it is no part."""
+        is_after_word = bool(self.text[-1:].strip()) and not following[:1].isalnum()
+        return name in ("sub", "sup") and is_after_word and not has_letters(said)
+
     def rendered(self, translation: str, links: Sequence[Link]) -> str:
         """Returns the HTML of a translation of the text without the spaces around it."""
         start = len(self.text) - len(self.text.lstrip(" "))
@@ -83,6 +89,11 @@ class TaggedText:
         for mark, content in self._marks.items():
             text = text.replace(mark, content)
         return text
+
+
+def is_kept(translate: str | None, classes: str | None) -> bool:
+    """Returns whether an element with these attributes says of itself that it is not to be translated."""
+    return (translate or "").lower() == "no" or "notranslate" in (classes or "").split()
 
 
 def with_tags(text: str, top: Element, translation: str, links: Sequence[Link]) -> str:

@@ -114,6 +114,7 @@ def test_words_in_another_format_take_it_along():
         (".epub", epub('<p>H<sub>2</sub>O&nbsp;is <i translate="no">wet</i><sup>3</sup>.</p><pre>x</pre><!-- y -->'),
          "OEBPS/page 1.xhtml", "body",
          '<p>H<sub>2</sub>O\xa0IS <i translate="no">wet</i><sup>3</sup>.</p><pre>x</pre><!-- y -->'),
+        (".epub", epub('<p translate="NO">one</p>'), "OEBPS/page 1.xhtml", "body", '<p translate="NO">one</p>'),
         (".epub", epub("<ul><li>one<ul><li>two <img/><br/>three</li></ul></li></ul><a><div>four</div></a>"),
          "OEBPS/page 1.xhtml", "body",
          "<ul><li>ONE<ul><li>TWO <img/><br/>THREE</li></ul></li></ul><a><div>FOUR</div></a>"),
