@@ -13,6 +13,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from lingua_flax.host.cache import cache_directory
 from lingua_flax.host.errors import UserError
+from lingua_flax.host.wording import counted
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"  # also recorded for cache hits
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
@@ -27,8 +28,7 @@ class Compilations:
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        plural = "" if self.programs == 1 else "s"
-        return f"{self.programs} program{plural}, {self.cache_hits} from the cache, {self.seconds:.1f} s"
+        return f"{counted(self.programs, 'program')}, {self.cache_hits} from the cache, {self.seconds:.1f} s"
 
 
 def set_up_compilation() -> Compilations:
