@@ -15,7 +15,7 @@ from flax import nnx
 from lingua_flax.data.batch import pad_rows
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.export.marian_names import their_numbers
-from lingua_flax.host.errors import RunError
+from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.importing.marian_folder import BANNED
 from lingua_flax.options.config_files import read_origin
 from lingua_flax.options.schema import ComputeConfig
@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 def verify(folder: Path, workdir: Path, file: Path | None) -> None:
     """Compares a workdir with the folder it was made of, on lines of a file or of random pieces, and logs the result.
 
-    Raises RunError if ids or logits differ; logs that nothing is compared without transformers.
+    Raises RunError if ids or logits differ, and UserError if no line of the file is short enough; logs that nothing is
+    compared without transformers.
     """
     if missing := [name for name in ("torch", "transformers") if not find_spec(name)]:
         log.warning("not compared with transformers: pip install %s", " ".join(missing))
@@ -48,7 +49,7 @@ def verify(folder: Path, workdir: Path, file: Path | None) -> None:
     theirs = their_numbers(read_origin(workdir)["ids"])
     read = {line: ids for line, ids in zip(lines, own.encode_source(lines), strict=True) if 1 < len(ids) <= MAX_TOKENS}
     if not read:
-        raise RunError(f"{file}: it has no lines of at most {MAX_TOKENS} tokens")
+        raise UserError(f"{file}: it has no lines of at most {MAX_TOKENS} tokens")
     other = [line for line, ids in read.items() if tokenizer(prefix + line)["input_ids"] != [theirs[i] for i in ids]]
     if other:
         message = (
