@@ -352,13 +352,13 @@ class TrainingConfig(SectionWithAlternatives):
     log_every: Annotated[PositiveInt, CHANGEABLE] = 50
     """Steps between progress lines; metrics.jsonl has a line for every step, written at the same interval."""
     eval_every: Annotated[Count, CHANGEABLE] = 500
-    """Steps between validations (loss, greedy BLEU, sample translations), one more at the end; 0 turns them off."""
+    """Steps between validations (loss, chrF and BLEU of greedy translations, samples), one more at the end; 0: none."""
     checkpoint_every: Annotated[PositiveInt, CHANGEABLE] = 500
     """Steps between checkpoints; one is also saved after the best validation so far, at the end, and after a signal."""
     tensorboard: Annotated[bool, CHANGEABLE] = True
     """Write event files for TensorBoard to the workdir, whose name TensorBoard gives the run."""
     keep_checkpoints: Annotated[PositiveInt, CHANGEABLE] = 3
-    """Number of newest checkpoints to keep, in addition to the best one by validation BLEU."""
+    """Number of newest checkpoints to keep, in addition to the best one by validation chrF."""
     ema_decay: Probability = 0.0
     """Decay of a moving average of the parameters, such as 0.999, for validation, evaluation and translation; 0: off.
     At first the decay is smaller: (1 + n) / (10 + n) after n updates."""
@@ -366,7 +366,7 @@ class TrainingConfig(SectionWithAlternatives):
     """Workdir of another run whose best parameters initialize this one, where they fit; the log lists the others. Its
     tokenizer is used too, unless tokenizer.model_file is given. Ignored once the run has a checkpoint."""
     patience: Annotated[Count, CHANGEABLE] = 0
-    """Stop after this number of consecutive validations without a better BLEU, or with the wsd schedule begin the decay
+    """Stop after this number of consecutive validations without a better chrF, or with the wsd schedule begin the decay
     of the learning rate and stop after it; 0 never stops early. A run that has stopped continues if it is given more
     patience (except with wsd) or more steps; with more steps, the count starts again at 0."""
 
@@ -615,8 +615,8 @@ class CheckpointOptions(Section):
     """Which checkpoint of a run is used."""
 
     checkpoint: str = "best"
-    """Checkpoint to use: best (by validation BLEU, or by the loss as long as BLEU is below 5), last, the number of a
-    step, or average:N for the mean of the last N checkpoints."""
+    """Checkpoint to use: best (by validation chrF), last, the number of a step, or average:N for the mean of the last
+    N checkpoints."""
 
 
 class NetworkOptions(CheckpointOptions):

@@ -96,6 +96,7 @@ class Recorder:
             "step": step,
             "validation_loss": result.loss,
             "validation_loss_shuffled": result.shuffled_loss,
+            "validation_chrf": result.chrf,
             "validation_bleu": result.bleu,
             "validation_seconds": seconds,
             "samples": [sample._asdict() for sample in result.samples],
@@ -106,10 +107,9 @@ class Recorder:
         if result.shuffled_loss is not None:
             shuffled = f" ({result.shuffled_loss:.3f} with the sources shuffled)"
             gap = result.shuffled_loss - result.loss
-        reason = " (by the loss: BLEU is too low or matches no 4-gram)" if result.ranking_bleu is None else ""
-        note = f", the best so far{reason}" if best else ""
-        bleu = f"{result.bleu:.2f} ({self._bleu_description}){note}"
-        log.info("validation at step %d: loss %.3f%s, BLEU %s", step, result.loss, shuffled, bleu)
+        chrf = f"{result.chrf:.2f}{', the best so far' if best else ''}"
+        bleu = f"{result.bleu:.2f} ({self._bleu_description})"
+        log.info("validation at step %d: loss %.3f%s, chrF %s, BLEU %s", step, result.loss, shuffled, chrf, bleu)
         if step >= self._warmup_steps and gap < MIN_SHUFFLED_LOSS_GAP:
             log.warning(
                 "the loss is hardly worse with the sources shuffled: so far the model ignores the sentences that it "
@@ -132,7 +132,7 @@ class Recorder:
 
     def _draw(self) -> None:
         self._is_drawn = True
-        figure = draw_curves({"validation": [self._curves]}, self._title, f"validation BLEU ({self._bleu_description})")
+        figure = draw_curves({"validation": [self._curves]}, self._title)
         save_figure(figure, self._workdir.path / CURVES_NAME)
 
 

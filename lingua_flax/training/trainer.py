@@ -223,7 +223,7 @@ class Trainer:
         self._log_all_steps()
         started = time.monotonic()
         result = validate(self.learner.translator(), self._validation_set, self._signals.exchange_and_check)
-        self.progress = progress = self.progress.after_validation(result.ranking_bleu, result.loss)
+        self.progress = progress = self.progress.after_validation(result.chrf)
         if self._recorder:
             is_best = progress.best_step == progress.step
             self._recorder.validation(progress.step, result, time.monotonic() - started, best=is_best)
@@ -290,7 +290,5 @@ class Trainer:
             "steps skipped": f"{int(state.skipped)}",  # replicated: a process that was stopped need not answer
         }
         if progress.best_step:
-            measure, value = progress.best.split()
-            how = f" ({self._validation_set.bleu_description})" if measure == "BLEU" and self._validation_set else ""
-            rows[f"best validation {measure}"] = f"{value} at step {progress.best_step:,}{how}"
+            rows["best validation chrF"] = f"{progress.best_chrf:.2f} at step {progress.best_step:,} (greedy)"
         return rows

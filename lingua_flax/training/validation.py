@@ -1,4 +1,4 @@
-"""Validation: loss, greedy BLEU and a few sample translations."""
+"""Validation: loss, chrF and BLEU of greedy translations, and a few samples."""
 
 import contextlib
 import functools
@@ -14,7 +14,7 @@ from lingua_flax.data.batch import Batch, cut
 from lingua_flax.data.tokenizer import Tokenizer
 from lingua_flax.devices.compilation import compile_concurrently, compiled_program
 from lingua_flax.devices.processes import gather_to_host
-from lingua_flax.evaluation.bleu import corpus_bleu
+from lingua_flax.evaluation.bleu import corpus_bleu, corpus_chrf
 from lingua_flax.evaluation.evaluate import sample_indices
 from lingua_flax.host.digests import json_digest
 from lingua_flax.options.schema import DecodingOptions
@@ -22,7 +22,6 @@ from lingua_flax.training.loss import cross_entropy
 from lingua_flax.translation.translator import Translator
 
 NUM_SAMPLES = 3
-MIN_BLEU = 5.0  # in percent; below it, the loss tells two checkpoints apart more reliably
 LOSS_BLOCK = 8192  # positions whose logits are computed at a time: 1.2 GB for a vocabulary of 37,000
 GREEDY = DecodingOptions(beam_size=1)
 Ids = Sequence[list[int]]
@@ -41,10 +40,8 @@ class Validation(NamedTuple):
 
     loss: float  # cross-entropy in nats per token, without label smoothing or dropout
     shuffled_loss: float | None  # the same with `shuffled_sources`
+    chrf: float  # in percent, as BLEU; ranks checkpoints
     bleu: float  # computed as `ValidationSet.bleu_description` says
-    # The same where it can rank checkpoints: if it is below MIN_BLEU or no 4-gram matches, as in a corpus of single
-    # words, the loss has to.
-    ranking_bleu: float | None
     samples: tuple[Sample, ...]
 
 
@@ -75,7 +72,7 @@ class ValidationSet:
 
     @property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of all that a validation's BLEU depends on besides the network."""
+        """SHA-256, in hexadecimal, of all that a validation's scores depend on besides the network."""
         return json_digest([self.sources, self.references, self.tokenize, self.lowercase])
 
     @property
@@ -88,7 +85,7 @@ class ValidationSet:
 def validate(
     translator: Translator, data: ValidationSet, after_batch: Callable[[int], None] = lambda sentences: None
 ) -> Validation:
-    """Computes loss and BLEU over all pairs; `after_batch` is given the sentences translated, and may raise to stop."""
+    """Computes loss and scores; `after_batch` is given the sentences translated, and may raise to stop."""
     loss = _mean_loss(translator, data.source_ids, data.target_ids, after_batch)
     shuffled = data.shuffled_source_ids
     shuffled_loss = _mean_loss(translator, shuffled, data.target_ids, after_batch) if shuffled else None
@@ -96,9 +93,9 @@ def validate(
     lines = translator.translate_sentences(sources, GREEDY, warn=False, after_batch=after_batch)
     translations = [line.text for line in lines]
     samples = [Sample(sources[i], references[i], translations[i]) for i in sample_indices(len(data), NUM_SAMPLES)]
+    chrf = corpus_chrf(translations, references, lowercase=data.lowercase)
     bleu = corpus_bleu(translations, references, tokenize=data.tokenize, lowercase=data.lowercase)
-    ranking_bleu = bleu.score if bleu.counts[3] and bleu.score >= MIN_BLEU else None
-    return Validation(loss, shuffled_loss, bleu.score, ranking_bleu, tuple(samples))
+    return Validation(loss, shuffled_loss, chrf, bleu, tuple(samples))
 
 
 def shuffled_sources(sources: Sequence[str]) -> list[str] | None:
