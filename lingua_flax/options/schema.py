@@ -78,8 +78,11 @@ class SectionWithAlternatives(Section):
         return self
 
 
+TEXT_FILES = tuple(f"{split}_{side}" for split in ("train", "validation", "test") for side in ("source", "target"))
+
+
 class MixtureConfig(Section):
-    """An additional corpus, an entry [[data.mixture]]; only its training pairs are used."""
+    """An additional corpus, an entry [[data.mixture]]."""
 
     name: str = "text"
     """Name of the corpus, like data.name."""
@@ -128,7 +131,8 @@ class DataConfig(Section):
     """Folder of prepared corpora; by default lingua-flax in $XDG_CACHE_HOME or ~/.cache."""
     train_source: Path | None = None
     """text: file of source sentences, one per line, or of sentence pairs if its name ends in .tsv or .jsonl (then
-    without train_target); each may be compressed (.gz)."""
+    without train_target); each may be compressed (.gz). In the names of all files, {source} and {target} stand for the
+    languages, and an entry of the mixture without files takes these: train.{source}-{target}.tsv."""
     train_target: Path | None = None
     """text: file of target sentences, aligned with train_source."""
     validation_source: Path | None = None
@@ -150,16 +154,29 @@ class DataConfig(Section):
     augment: AugmentConfig = AugmentConfig()
     weight: Weight = 1.0
     """Sampling weight of this corpus: training pairs are drawn from all corpora in proportion to their weights."""
+    temperature: PositiveFloat | None = None
+    """Multiply the weights by the sizes of the corpora to the power of 1/temperature (Arivazhagan et al. 2019): 1 draws
+    in proportion to the sizes, a higher one more from the small corpora."""
     mixture: tuple[MixtureConfig, ...] = ()
     """Additional corpora to train on. Each corpus is shuffled and repeated independently, as often as the weights
-    require; an epoch has as many pairs as all corpora together. The tokenizer is trained on all corpora; the validation
-    and test splits are those of the corpus in [data]."""
+    require; an epoch has as many pairs as all corpora together. The tokenizer is trained on all corpora. With
+    tag_target, each direction whose corpus has a validation split is validated, and their mean counts; the test split
+    is that of the corpus in [data]."""
 
     @model_validator(mode="after")
     def _weight_needs_a_mixture(self) -> DataConfig:
         if not self.mixture:
-            self._refuse_unused("weight", "without a [[data.mixture]] to weigh it against")
+            self._refuse_unused("weight temperature", "without a [[data.mixture]] to weigh it against")
         return self
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files that are given, by the names of their options, with the languages in their names."""
+        paths = ((name, getattr(self, name)) for name in TEXT_FILES)
+        return {name: self._with_languages(path) for name, path in paths if path is not None}
+
+    def _with_languages(self, path: Path) -> Path:
+        return Path(str(path).replace("{source}", self.source_language).replace("{target}", self.target_language))
 
     @property
     def tagged_language(self) -> str | None:

@@ -3,8 +3,9 @@
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -43,6 +44,7 @@ class Validation(NamedTuple):
     chrf: float  # in percent, as BLEU; ranks checkpoints
     bleu: float  # computed as `ValidationSet.bleu_description` says
     samples: tuple[Sample, ...]
+    chrf_by_direction: Mapping[str, float] = {}  # such as en-de; of a network with several, the others are their means
 
 
 @dataclass(frozen=True)
@@ -56,16 +58,23 @@ class ValidationSet:
     shuffled_source_ids: Ids | None
     tokenize: str
     lowercase: bool
+    languages: tuple[str, str]
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, tokenize: str = "13a") -> Self:
+    def of(
+        cls,
+        pairs: Sequence[tuple[str, str]],
+        tokenizer: Tokenizer,
+        tokenize: str = "13a",
+        languages: tuple[str, str] = ("", ""),
+    ) -> Self:
         """Tokenizes (source, reference) pairs."""
         sources, references = [source for source, _ in pairs], [target for _, target in pairs]
         source_ids, target_ids = tokenizer.encode_pairs(pairs)
         ids_of = dict(zip(sources, source_ids, strict=True))
         shuffled = shuffled_sources(sources)
         shuffled_ids = [ids_of[source] for source in shuffled] if shuffled else None
-        return cls(sources, references, source_ids, target_ids, shuffled_ids, tokenize, tokenizer.lowercase)
+        return cls(sources, references, source_ids, target_ids, shuffled_ids, tokenize, tokenizer.lowercase, languages)
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -98,6 +107,24 @@ def validate(
     return Validation(loss, shuffled_loss, chrf, bleu, tuple(samples))
 
 
+def validate_directions(
+    translator: Translator, sets: Sequence[ValidationSet], after_batch: Callable[[int], None] = lambda sentences: None
+) -> Validation:
+    """Validates each direction of a network that has several, and returns the means over them."""
+    if len(sets) == 1:
+        return validate(translator, sets[0], after_batch)
+    results = [validate(translator.into(*each.languages), each, after_batch) for each in sets]
+    shuffled = [result.shuffled_loss for result in results if result.shuffled_loss is not None]
+    return Validation(
+        loss=fmean(result.loss for result in results),
+        shuffled_loss=fmean(shuffled) if len(shuffled) == len(results) else None,
+        chrf=fmean(result.chrf for result in results),
+        bleu=fmean(result.bleu for result in results),
+        samples=tuple(result.samples[0] for result in results),
+        chrf_by_direction={"-".join(each.languages): result.chrf for each, result in zip(sets, results, strict=True)},
+    )
+
+
 def shuffled_sources(sources: Sequence[str]) -> list[str] | None:
     """Replaces each source by a different one, the same in every call; returns None if all sources are equal.
 
@@ -112,16 +139,18 @@ def shuffled_sources(sources: Sequence[str]) -> list[str] | None:
     return [replacements[source] for source in sources]
 
 
-def warm_up(translator: Translator, data: ValidationSet) -> None:
+def warm_up(translator: Translator, sets: Sequence[ValidationSet]) -> None:
     """Compiles the programs that `validate` runs; params may be shapes with shardings. `validate` reports errors."""
 
     def compile_loss() -> None:
-        for batch in _loss_batches(translator, data.source_ids, data.target_ids):
-            compiled_program(loss_sum, translator.params, batch, graphdef=translator.graphdef)
+        for data in sets:
+            for batch in _loss_batches(translator, data.source_ids, data.target_ids):
+                compiled_program(loss_sum, translator.params, batch, graphdef=translator.graphdef)
 
+    sources = [source for data in sets for source in data.sources]
     # Of JAX, or of Python when it ends after an interruption: it starts no threads any more.
     with contextlib.suppress(RuntimeError):
-        compile_concurrently(compile_loss, lambda: translator.warm_up(data.sources, GREEDY))
+        compile_concurrently(compile_loss, lambda: translator.warm_up(sources, GREEDY))
 
 
 def _mean_loss(translator: Translator, source_ids: Ids, target_ids: Ids, after_batch: Callable[[int], None]) -> float:
