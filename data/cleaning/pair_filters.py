@@ -29,7 +29,9 @@ _LETTER = regex.compile(r"[\p{L}\p{M}]")
 _POINTS = re.compile("[\u0591-\u05c7\u064b-\u065f\u0670]")  # vowels of Hebrew and Arabic, which are mostly omitted
 _DIGIT = re.compile(r"\d")
 # Up to what is not ASCII or a top-level domain: words may follow directly (Chinese), or after a hyphen (Hungarian).
-_ADDRESS = re.compile(r"(?:https?://|www\.)(?:www\.)?([\w.-]*\.[a-z]+)|([\w.+-]+@[\w-]+(?:\.\w+)+)", re.ASCII | re.I)
+# Tokenizers of others divide https: // example.org.
+_HOST = r"(?:https?\s?:\s?/\s?/\s?|www\.)(?:www\.)?([\w.-]*\.[a-z]+)"
+_ADDRESS = re.compile(rf"{_HOST}|([\w.+-]+@[\w-]+(?:\.\w+)+)", re.ASCII | re.I)
 
 # Mending.
 

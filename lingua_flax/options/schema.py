@@ -587,8 +587,8 @@ class CleaningOptions(Section):
     """Leave out pairs with other digits on each side if their words, too, match less than usual; needs misaligned."""
     addresses: bool = True
     """Leave out pairs whose e-mail addresses, or the hosts of whose URLs, differ."""
-    duplicates: Literal["similar", "same", "none"] = "similar"
-    """Which pairs to leave out if an earlier pair is the same: similar also ignores case, digits and punctuation."""
+    duplicates: bool = True
+    """Leave out pairs that are the same as an earlier one."""
     max_targets: Count = 10
     """Keep this number of targets of a source, the first ones; 0 turns the check off."""
     shifts: bool = True

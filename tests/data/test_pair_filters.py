@@ -76,6 +76,7 @@ def test_good_pairs_have_no_fault():
         ("See www.example.org/en.", "Siehe https://example.org/de, bitte"),
         ("请联系info@example.com了解", "write to info@example.com for"),
         ("See www.example.com for more", "www.example.com에서 자세히 보기"),
+        ("See http://example.com/en for more", "Siehe http: / / example.com / de"),
         ("See www.example.com/en for more", "További részletek a www.example.com-on"),
     ):
         for pair in (Pair(source, target), Pair(target, source)):
