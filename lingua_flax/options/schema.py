@@ -578,7 +578,7 @@ class CleaningOptions(Section):
     min_letters: Annotated[float, Field(ge=0.0, le=1.0)] = 0.3
     """Leave out pairs with a side of which fewer characters than this share are letters."""
     identical: bool = True
-    """Leave out pairs whose target is the source."""
+    """Leave out pairs whose target is the source, unless it is a name: up to four words with capitals."""
     language: bool = True
     """Leave out pairs with a side in another language than its own (py3langid)."""
     script: bool = True
