@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from lingua_flax.commands import build, clean, compare, distill, evaluate, export, train, translate
+from lingua_flax.commands import build, clean, compare, distill, evaluate, export, serve, train, translate
 from lingua_flax.data.corpora import open_corpus
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.corpora.pair_files import read_pairs
@@ -32,6 +32,8 @@ from lingua_flax.options.command_line import parse
 from lingua_flax.options.config_files import read_config, read_workdir_config
 from lingua_flax.options.export_formats import obstacles
 from lingua_flax.options.schema import Section, TokenizerConfig
+from lingua_flax.translation.translator import Translator
+from tests.command_server import ROOT
 from tests.conftest import HUNG_AFTER
 from tests.helpers.folders import contents
 from tests.processes import digests, finish, start_command, wait_for
@@ -148,6 +150,16 @@ def test_a_missing_package_and_a_folder_with_other_files_are_refused(recorder, t
     assert not recorder.ran
 
 
+def test_columns_are_those_that_are_cleaned(recorder, tmp_path):
+    """Their names are no files, whatever is in them."""
+    arguments = write_pairs(tmp_path)
+    (tmp_path / "sheet.csv").write_text("en/us,id,it's\none,1,un\n")
+    sheet = [*arguments[:5], str(tmp_path / "sheet.csv"), "--columns", "en/us", "it's", *arguments[7:]]
+    build.build(sheet)
+    command = typed(json.loads((tmp_path / "built/clean/stage.json").read_text())["command"])
+    assert (command.files, command.columns) == ((tmp_path / "sheet.csv",), ("en/us", "it's"))
+
+
 COMMANDS: dict[str, type[Section]] = {
     "clean": clean.CleanCommand,
     "train": train.TrainCommand,
@@ -209,10 +221,10 @@ def test_the_plan_has_commands_that_can_be_typed(recorder, tmp_path, capsys, mon
     text.write_text("la porte\nle mur\nun jour\n")
     build.build([*write_pairs(tmp_path), "--plan", *(word.replace("TEXT", str(text)) for word in given)])
     assert list(recorder.ran) == ["clean"]
-    first, *lines, last = capsys.readouterr().out.splitlines()
+    shell, _, _, cd, mkdir, *lines, last = capsys.readouterr().out.splitlines()
     is_monolingual = "--monolingual" in given
     names = [*STAGES[:8], "back_translations", *STAGES[8:]] if is_monolingual else STAGES
-    assert first == f"cd {tmp_path}/built && mkdir -p {' '.join(names)}"
+    assert (shell, cd, mkdir) == ("#!/bin/sh", f"cd {tmp_path}/built", f"mkdir -p {' '.join(names)}")
     assert [line.split(", ")[0] for line in lines[::2]] == [f"# {n}. {name}" for n, name in enumerate(names, 1)]
     assert (lines[0], lines[1][:20]) == ("# 1. clean, done", "# lingua-flax clean ")
     steps, start = 160 * 10 if is_monolingual else 9, 20
@@ -243,7 +255,7 @@ def test_the_plan_is_a_script_whatever_the_names_of_files(recorder, tmp_path, ca
     program.chmod(0o755)
     environment = os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}"}
     script = capsys.readouterr().out
-    done = subprocess.run(["sh", "-e"], input=script, text=True, capture_output=True, env=environment, check=False)
+    done = subprocess.run(["sh"], input=script, text=True, capture_output=True, env=environment, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), script
     ran = log.read_text().split("\n\0")[:-1]
     given = build.BuildCommand.read(arguments)
@@ -258,6 +270,34 @@ def test_what_stages_print_is_no_part_of_a_plan(run):
     code += "start_program([sys.executable, '-c', 'print(1)'], '.', os.environ).wait()"
     done = run("-c", code)
     assert (done.stdout, done.stderr) == ("", "1\n")
+
+
+@pytest.mark.slow
+def test_the_plan_of_a_corpus_runs(succeed, tmp_path):
+    arguments = [*write_pairs(tmp_path, generate().train[:200]), "--num-steps", 2]
+    script = tmp_path / "plan.sh"
+    script.write_text(succeed("build", *arguments, "--plan", process=True).stdout)
+    subprocess.run(["bash", "-n", script], check=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", script], cwd="/", env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(list((tmp_path / "built" / name).iterdir()) for name in STAGES)
+
+
+def test_a_build_is_the_workdir_of_its_student(run, succeed, tmp_path):
+    line = "I swam across the river to get to the other bank."
+    (tmp_path / "build").touch()
+    refusal = run("translate", "--workdir", tmp_path, input=line).stderr
+    assert refusal.endswith("student: not a workdir (there is no such folder); let lingua-flax build go on\n")
+    (tmp_path / "student").symlink_to(ROOT / "checkpoints/phrasebook")
+    (translation,) = Translator.load(ROOT / "checkpoints/phrasebook").translate([line])
+    assert Translator.load(tmp_path).translate([line])[0].text == translation.text
+    own = ("--ensemble", tmp_path, "--beam-size", 5)
+    assert succeed("translate", "--workdir", tmp_path, *own, input=line).stdout == f"{translation.text}\n"
+    output = ["--output", str(tmp_path / "new"), "--format", "html"]
+    for command, more in ((serve.ServeCommand, []), (evaluate.EvaluateCommand, []), (export.ExportCommand, output)):
+        assert command.read(["--workdir", str(tmp_path), *more]).workdir == tmp_path / "student"
+    assert compare.read_options([str(tmp_path)])[0].runs == (tmp_path / "student",)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
