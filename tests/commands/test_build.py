@@ -182,7 +182,7 @@ def cleaned(folder: Path, target_language: str, pairs: Iterable[tuple[str, str]]
 def test_sizes_follow_the_number_of_pairs(tmp_path):
     """A thousand words are repeated in small corpora: 2,000 on both sides, and ten letters."""
     few, many = build.FOR_FEW_PAIRS, build.FOR_MANY_PAIRS
-    for count, pieces, options in ((1999, 676, few), (2000, 676, ""), (50_000, 6000, ""), (50_001, 8000, many)):
+    for count, pieces, options in ((1999, 684, few), (2000, 684, ""), (50_000, 6000, ""), (50_001, 8000, many)):
         words = 1000 if count <= 2000 else 20_000
         pairs = [(str(number % words), str(number % words + 100_000)) for number in range(count)]
         given = cleaned(tmp_path / str(count), "fr", pairs)
@@ -200,9 +200,9 @@ def test_the_pieces_suffice_for_thousands_of_characters(tmp_path):
     given = cleaned(tmp_path, "zh", pairs)
     for more in ([], monolingual):
         pieces, student_pieces, _ = build.sizes(given, more)
-        train_tokenizer(pairs, TokenizerConfig(vocab_size=pieces))
+        train_tokenizer(pairs, TokenizerConfig(vocab_size=pieces, placeholders=8))
         student_pairs = [*pairs, *(Pair("back ?", line) for line in more)]
-        train_tokenizer(student_pairs, TokenizerConfig(vocab_size=student_pieces), [MIXTURE_TAG])
+        train_tokenizer(student_pairs, TokenizerConfig(vocab_size=student_pieces, placeholders=8), [MIXTURE_TAG])
 
 
 def typed(line: str):
@@ -233,6 +233,7 @@ def test_the_plan_has_commands_that_can_be_typed(recorder, tmp_path, capsys, mon
         assert lines[18] == f"# 10. student, about {(start + 6 * steps * 2.0) / 60:,.1f} minutes"
     networks = [options for options in map(typed, lines[3::2]) if isinstance(options, train.TrainCommand)]
     assert not any(obstacles("ctranslate2", options.model) for options in networks)
+    assert {options.tokenizer.placeholders for options in networks} == {8}
     mixed = {str(options.workdir): len(options.data.mixture) for options in networks if options.data.mixture}
     assert mixed == {"student": 2 + is_monolingual}
     scores = {str(options.scores) for options in map(typed, lines[3::2]) if getattr(options, "scores", None)}
