@@ -279,7 +279,7 @@ def test_what_stages_print_is_no_part_of_a_plan(run):
 
 @pytest.mark.slow
 def test_the_plan_of_a_corpus_runs(succeed, tmp_path):
-    arguments = [*write_pairs(tmp_path, generate().train[:200]), "--num-steps", 2]
+    arguments = [*write_pairs(tmp_path, generate().train[:300]), "--num-steps", 20]
     script = tmp_path / "plan.sh"
     script.write_text(succeed("build", *arguments, "--plan", process=True).stdout)
     subprocess.run(["bash", "-n", script], check=True)
