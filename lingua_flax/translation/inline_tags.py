@@ -70,9 +70,13 @@ class TaggedText:
         return bool(mark)
 
     def is_note(self, name: str, said: str, following: str) -> bool:
-        """Returns whether an element is the number of a note, or the like, after a word, of which it is no part."""
+        """Returns whether an element is the number of a note, or the like, beside a word of which it is no part.
+
+        That of the text of a note stands at its beginning, as LibreOffice writes EPUB.
+        """
         is_after_word = bool(self.text[-1:].strip()) and not following[:1].isalnum()
-        return name in ("sub", "sup") and is_after_word and not has_letters(said)
+        begins = name == "sup" and not self.text and following[:1].isalpha()
+        return name in ("sub", "sup") and (is_after_word or begins) and not has_letters(said)
 
     def rendered(self, translation: str, links: Sequence[Link]) -> str:
         """Returns the HTML of a translation of the text without the spaces around it."""
