@@ -368,6 +368,8 @@ def test_killed_build_ends_with_the_same_networks_and_the_same_report(tmp_path):
     # No network has learned from a test sentence, nor the student from the translation of one.
     test = {pair.source for pair in open_corpus(read_workdir_config(workdirs[0] / "student").data).split("test")}
     assert len(test) > 10
+    shown = re.findall(r"^source     (.*)\nreference  .+\nstudent    .+\n$", first["report"], re.MULTILINE)
+    assert (len(shown), len(test.intersection(shown))) == (10, 10)
     forward = read_pairs([workdirs[0] / "forward_translations" / "pairs.jsonl"], ("en", "fr"))
     assert test.isdisjoint(pair.source for pair in forward)
     reverse = open_corpus(read_workdir_config(workdirs[0] / "reverse").data)
