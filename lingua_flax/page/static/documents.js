@@ -34,5 +34,6 @@ export function documentButton(formats, said, languages) {
     input.value = ""; // or the same document would not be taken twice
     input.click();
   };
-  return html("button", { title: `Or drop one on the page: ${formats.join(", ")}`, click }, "Document");
+  const title = `Or drop one on the page: ${formats.join(", ")}`;
+  return html("button", { class: "document", title, click }, "Document");
 }
