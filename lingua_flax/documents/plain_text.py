@@ -1,10 +1,8 @@
 """Plain text as a document, line by line, and subtitles, SubRip (.srt) and WebVTT (.vtt), each as a text by itself."""
 
-import bisect
 import html
 import io
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from lingua_flax.data.placeholders import has_letters
@@ -12,7 +10,7 @@ from lingua_flax.data.text_files import decode_lines
 from lingua_flax.documents.document import Document
 from lingua_flax.translation.inline_tags import Element, TaggedText, Translations
 
-MAX_DEPTH = 50  # of tags that have not ended, around text
+MOST = 50  # lines of a subtitle, and tags around text of it; more would take too long
 # A line with times, and the lines of text after it, up to an empty one; found in linear time, whatever a line has.
 _CUE = re.compile(
     r"((?<=\n)[ \t]*[\d:,.]*[:,.]\d+[ \t]*-->[ \t]*\d[^\n]*\n)"
@@ -61,7 +59,7 @@ class _Subtitle(TaggedText):
                 around[-1].end_tag, around.pop().end = tag, len(self.text)
             else:
                 around[-1].children.append(element := Element(tag, "", len(self.text), len(self.text)))
-                around += [element] if re.match("<[A-Za-z]", piece) and len(around) < MAX_DEPTH else []
+                around += [element] if re.match("<[A-Za-z]", piece) and len(around) < MOST else []
         for element in around:
             element.end = len(self.text)
 
@@ -69,12 +67,8 @@ class _Subtitle(TaggedText):
         """Returns the translation in as many lines as there were, of about the same length."""
         text = self.rendered(*translation).strip(" ")
         text = text if self._is_escaped else html.unescape(text)
-        count = self.old.count("\n")
+        count = min(self.old.count("\n"), MOST)
         spaces = [own.start() for own in _TAG_OR_SPACE.finditer(text) if own[0] == " "] or [len(text)]
-        ends = {_nearest(number * len(text) / count, spaces) for number in range(1, count)}
+        wanted = [number * len(text) / count for number in range(1, count)]
+        ends = {min(spaces, key=lambda space: abs(space - place)) for place in wanted}
         return "".join("\n" if place in ends else sign for place, sign in enumerate(text)) + "\n"
-
-
-def _nearest(place: float, places: Sequence[int]) -> int:
-    after = bisect.bisect(places, place)
-    return min(places[max(0, after - 1) : after + 1], key=lambda own: abs(own - place))

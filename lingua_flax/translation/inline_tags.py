@@ -132,7 +132,8 @@ class _Placement:
                 continue
             units = list(enumerate(divided[origin], first[origin]))
             if text[slice(*words[origin])] == translation[slice(*word)]:
-                own = [(number, _moved(unit, word.begin - words[origin].begin)) for number, unit in units]
+                shift = word.begin - words[origin].begin
+                own = [(number, Characters(unit.begin + shift, unit.end + shift)) for number, unit in units]
             else:
                 own = [(max(units, key=lambda unit: unit[1].end - unit[1].begin)[0], word)]
             for number, unit in own:
@@ -283,10 +284,6 @@ def _between(text: str, units: Sequence[Characters], number: int) -> Characters:
 
 def _is_sign(text: str, word: Characters) -> bool:
     return not LETTER.search(text[slice(*word)])
-
-
-def _moved(characters: Characters, count: int) -> Characters:
-    return Characters(characters.begin + count, characters.end + count)
 
 
 def _escaped(text: str) -> str:
