@@ -57,7 +57,10 @@ def read_tsv(path: Path) -> Iterator[Pair]:
 
 
 def read_json(path: Path, languages: tuple[str, str]) -> Iterator[Pair]:
-    """Yields the values of the languages in the object on each line, or if absent, those of "source" and "target"."""
+    """Yields the values of the languages in the object on each line, or if absent, those of "source" and "target".
+
+    They may be in an object of their own, "translation".
+    """
     for number, line in enumerate(read_lines(path), start=1):
         try:
             yield json_pair(line, languages)
@@ -76,11 +79,14 @@ def json_pair(line: str, languages: tuple[str, str], *, one_line: bool = True) -
         fields = json.loads(line)
     except ValueError as error:
         raise ValueError(f"not valid JSON ({error}); every line must be one object") from error
+    if isinstance(fields, dict) and isinstance(fields.get("translation"), dict):  # as the Hugging Face hub has pairs
+        fields = fields["translation"]
     possible = dict.fromkeys([json_keys(languages), SIDES])
     keys = next((keys for keys in possible if isinstance(fields, dict) and fields.keys() >= set(keys)), None)
     if keys is None:
         wanted = " or ".join(f'"{source}" and "{target}"' for source, target in possible)
-        raise ValueError(f"not an object with the keys {wanted}")
+        found = f", but with {', '.join(fields) or 'none'}" if isinstance(fields, dict) else ""
+        raise ValueError(f"not an object with the keys {wanted}{found}")
     for key in keys:
         if not isinstance(fields[key], str):
             raise ValueError(f'"{key}" is not a string')

@@ -34,7 +34,7 @@ from lingua_flax.host.wording import counted
 from lingua_flax.host.workers import start_program
 from lingua_flax.options import command_line
 from lingua_flax.options.config_files import read_config
-from lingua_flax.options.schema import PositiveInt, TokenizerConfig
+from lingua_flax.options.schema import BUILD_MARK, PositiveInt, TokenizerConfig
 from lingua_flax.runs.workdir import Workdir
 
 PACKAGES = (*cleaning.PACKAGES, "ctranslate2", "safetensors")  # of the extras clean and export
@@ -43,7 +43,7 @@ MORE_EPOCHS = 160  # docs/guides/own_corpus.md has what they gain
 FOR_FEW_PAIRS = f"--training.num-epochs {MORE_EPOCHS}"
 FOR_MANY_PAIRS = "--model.embed-dim 256 --model.mlp-dim 1024 --model.dropout-rate 0.1 --optimizer.peak-lr 2e-3 "
 FOR_MANY_PAIRS += "--training.tokens-per-batch 8192"
-MARK = "build"  # a file in the folder of a build
+SAMPLE = "source     {}\nreference  {}\nstudent    {}\n"
 MEASURED_STEPS = 30
 # Of training, which take as long as translating the corpus: 9,115 pairs of Multi30k take 9 s, and two teachers 82 s.
 TRANSLATION_EPOCHS = 9
@@ -59,6 +59,8 @@ class BuildCommand(command_line.Command):
     """Language to translate into, such as de."""
     train: tuple[Path, ...]
     """Two text files, source and target, or one file with both sides, as lingua-flax clean reads them."""
+    columns: tuple[str, ...] = ()
+    """Columns of source and target, as for lingua-flax clean."""
     workdir: Path
     """Folder of the build; created if it does not exist. The same command on it continues an interrupted build."""
     monolingual: Path | None = None
@@ -66,7 +68,7 @@ class BuildCommand(command_line.Command):
     num_steps: PositiveInt | None = None
     """Number of steps of each network, instead of as many as its config takes; to try the command out."""
     plan: command_line.Flag = False
-    """Clean the corpus, train 30 steps to measure the speed, and print all stages with estimated times."""
+    """Clean the corpus, train 30 steps to measure the speed, and print a script of all stages, with estimated times."""
 
     def check(self, given: command_line.Given) -> None:
         if missing := [package for package in PACKAGES if not has_package(package)]:
@@ -97,7 +99,8 @@ class Stage:
 
     def inputs(self) -> dict[str, str]:
         """Returns the command and the digests of all that it reads; raises UserError if something cannot be read."""
-        read = [word for word in self.command if "/" in word and not word.startswith(f"{self.name}/")]
+        words = (word for word in self.command if "/" in word and not word.startswith(f"{self.name}/"))
+        read = [word for word in words if os.path.exists(self.workdir / word)]  # unlike the name of a column
         return {"command": self.shell} | {word: _digest(self.workdir / word) for word in read}
 
 
@@ -115,10 +118,12 @@ def sizes(given: BuildCommand, monolingual: Iterable[str]) -> tuple[int, int, st
         words.update(*(side.split() for side in pair))
         characters.update(*pair)
     # SentencePiece finds at most 0.4 to 0.9 pieces a word (100 to 30,000 pairs of the phrasebook and of Multi30k).
-    pieces = min(max(8000 if pairs > 50_000 else 6000, 3 * len(characters)), len(words) // 3 + len(characters))
+    pieces = min(max(8000 if pairs > 50_000 else 6000, 3 * len(characters)), 8 + len(words) // 3 + len(characters))
     normalize = SentencePieceNormalizer(rule_name=TokenizerConfig().normalization).normalize
-    # It needs one for each character, for <pad>, <s>, </s>, <unk>, <bt>, a space, and the "?" that <unk> becomes.
-    fewest = 7 + len(set[str]().union(*map(normalize, [*characters, *monolingual])))
+    # It needs one for each character, also in upper case, which may be that of Turkish, for eight placeholders, <pad>,
+    # <s>, </s>, <unk>, <bt>, a space, and the "?" that <unk> becomes.
+    texts = [form for text in [*characters, *monolingual] for form in (text, text.upper())]
+    fewest = 15 + len(set("İ").union(*map(normalize, texts)))
     options = FOR_FEW_PAIRS if pairs < 2000 else FOR_MANY_PAIRS if pairs > 50_000 else ""
     return pieces, max(pieces * 2 // 3, fewest), options
 
@@ -131,7 +136,7 @@ def stages(given: BuildCommand, pieces: int = 0, student_pieces: int = 0, option
     if given.num_steps:
         options = f"{options.replace(FOR_FEW_PAIRS, '')} --training.num-steps {given.num_steps}"
     values = {
-        "train": shlex.join(files),
+        "train": shlex.join([*files, "--columns", *given.columns] if given.columns else files),
         "monolingual": shlex.quote(text),
         "source": shlex.quote(given.source_language),
         "target": shlex.quote(given.target_language),
@@ -150,9 +155,9 @@ def build(argv: Sequence[str]) -> None:
     monolingual = set(read_lines(options.monolingual)) if options.monolingual else set()  # an error shows now
     Workdir(options.workdir).check_creatable()
     options.workdir.mkdir(parents=True, exist_ok=True)
-    if any(options.workdir.iterdir()) and not (options.workdir / MARK).exists():  # files that a stage could replace
+    if any(options.workdir.iterdir()) and not (options.workdir / BUILD_MARK).exists():  # which could be replaced
         raise UserError(f"--workdir {options.workdir}: has files, but none of a build; choose a new folder")
-    (options.workdir / MARK).touch()
+    (options.workdir / BUILD_MARK).touch()
     refusal = "is building in it; wait until it ends, stop it, or choose another --workdir"
     lock_until_exit(options.workdir / "build.lock", options.workdir, refusal)
     _run(stages(options)[0], "stage 1")
@@ -221,7 +226,8 @@ def _show_plan(given: BuildCommand, planned: Sequence[Stage], rate: float, secon
     total, text = 0.0, 0.0  # text is in passes over the corpus
     if given.monolingual:
         text = len([*read_lines(given.monolingual)]) / len([*read_lines(given.workdir / "clean/pairs.jsonl")])
-    print(f"cd {shlex.quote(str(given.workdir))} && mkdir -p {' '.join(stage.name for stage in planned)}")
+    programs, folder = (shlex.quote(str(path.absolute())) for path in (Path(sys.executable).parent, given.workdir))
+    print(f"#!/bin/sh\nset -e\nPATH=$PATH:{programs}\ncd {folder}\nmkdir -p {' '.join(own.name for own in planned)}")
     for number, stage in enumerate(planned, start=1):
         if stage.record.exists():
             done = stage.shell.replace("\n", "\n# ")
@@ -249,12 +255,16 @@ def _measure(baseline: Stage) -> tuple[float, float, float]:
 
 
 def write_report(given: BuildCommand) -> None:
-    """Writes report.md: what was cleaned, how well and how fast the networks translate, and how to use them."""
+    """Writes report.md: what was cleaned, how well and how fast the networks translate, what, and how to use them."""
     names = ("clean/report.json", "baseline_scores/scores.json", "student_scores/scores.json", "comparison/scores.json")
     clean, baseline, student, compared = (json.loads((given.workdir / name).read_text("utf-8")) for name in names)
     (metrics,) = compared["metrics"].values()  # of the test set
     reasons = [f"| left out, {name} | {found['pairs']:,} |" for name, found in clean["left_out"].items()]
     reasons += [f"| mended, {name} | {found['pairs']:,} |" for name, found in clean["mended"].items()]
+    files = (given.workdir / f"student_scores/translations{side}.txt" for side in (".source", ".reference", ""))
+    shown = list(zip(*map(read_lines, files), strict=True))
     more = {"cleaned": "\n".join(reasons), "baseline": baseline, "student": student, **metrics}
+    more["margin"] = (student["bleu_high"] - student["bleu_low"]) / 2
+    more["samples"] = "\n".join(map(SAMPLE.format, *zip(*shown[:: max(1, len(shown) // 10)][:10], strict=True)))
     report = (TEMPLATES / "report.md").read_text(encoding="utf-8").format(**clean | given.model_dump() | more)
     write_atomically(given.workdir / "report.md", report.encode())

@@ -21,7 +21,7 @@ from lingua_flax.host.files import check_distinct_files, check_writable
 from lingua_flax.host.terminal import progress_bar
 from lingua_flax.host.wording import counted
 from lingua_flax.options import schema
-from lingua_flax.options.command_line import Given, Positional, build, parse, refuse
+from lingua_flax.options.command_line import NO_NAME, Given, build, parse, refuse
 from lingua_flax.options.config_files import differing_options, read_workdir_config
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ log = logging.getLogger(__name__)
 class CompareCommand(schema.CheckpointOptions, schema.DecodingOptions):
     """Options of the command compare."""
 
-    runs: Positional
+    runs: Annotated[tuple[schema.Run, ...], NO_NAME]
     """Workdirs of the runs of a system, which differ in their seed; or text files with translations by it."""
-    baseline: tuple[Path, ...] = ()
+    baseline: tuple[schema.Run, ...] = ()
     """The same of another system, to compare with."""
     baseline_beam_size: schema.PositiveInt | None = None
     """Beam size of the runs of the baseline; by default beam_size."""
@@ -70,7 +70,7 @@ Systems = Mapping[str, Sequence[Member]]  # by name
 def read_options(argv: Sequence[str]) -> tuple[CompareCommand, Systems]:
     """Parses the command line, as `EvaluateCommand.read` does."""
     given = parse(CompareCommand, argv, DESCRIPTION)
-    paths = tuple(map(Path, [*given["runs"], *given.get("baseline", ())]))
+    paths = [schema.run_folder(Path(name)) for name in [*given["runs"], *given.get("baseline", ())]]
     if missing := next((path for path in paths if not path.exists()), None):
         raise UserError(f"{missing}: no such file or folder; give workdirs of runs, or text files of translations")
     workdirs = [path for path in paths if not path.is_file()]

@@ -18,7 +18,7 @@ from lingua_flax.host.interruption import interruption
 from lingua_flax.options.command_line import Command, Given, new_output, refuse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.options.export_formats import FORMATS, ExportFormat
-from lingua_flax.options.schema import CheckpointOptions, ComputeConfig, PositiveInt, Quantization
+from lingua_flax.options.schema import CheckpointOptions, ComputeConfig, PositiveInt, Quantization, Run
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 class ExportCommand(Command, CheckpointOptions):
     """Exports the network of a run, and checks that the export translates as the run does."""
 
-    workdir: Path
-    """Folder of the run."""
+    workdir: Run
+    """Folder of the run, or of a build for its student."""
     format: ExportFormat
     """ctranslate2: for CTranslate2, a fast engine in C++; safetensors: the parameters by name, with the network in
     NumPy; transformers: a model of that library, for the Hugging Face hub; html: one file that translates in any

@@ -9,7 +9,6 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -39,8 +38,8 @@ CHECKPOINT_SECONDS = 2.0  # between looks for a first checkpoint
 class ServeCommand(Command, LineOptions, schema.CheckpointOptions, schema.SearchOptions, schema.AlignmentOptions):
     """Serves translations over HTTP, with LibreTranslate's protocol; /docs describes the interface."""
 
-    workdir: Path
-    """Folder of the run; the server waits for its first checkpoint if there is none yet."""
+    workdir: schema.Run
+    """Folder of the run, or of a build for its student; without a checkpoint, the server waits for the first one."""
     host: str = "127.0.0.1"
     """Address to listen on; by default only this machine can connect."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000

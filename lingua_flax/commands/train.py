@@ -23,14 +23,14 @@ from lingua_flax.options.config_files import (
     with_held_out,
 )
 from lingua_flax.options.inheritance import check_same_network, inheriting
-from lingua_flax.options.schema import Config, PositiveFloat, ProcessOptions
+from lingua_flax.options.schema import Config, PositiveFloat, ProcessOptions, Run
 from lingua_flax.runs.workdir import Workdir
 
 
 class TrainCommand(Command, Config, ProcessOptions):
     """Trains a translator; the same command on a workdir with checkpoints resumes from the newest one."""
 
-    workdir: Path | None = None
+    workdir: Run | None = None
     """Folder of the run, required; created if it does not exist. If it has checkpoints, the run is resumed."""
     config: Path | None = None
     """TOML file with the options that differ from the defaults; not needed if the workdir already has a config."""

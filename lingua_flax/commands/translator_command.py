@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lingua_flax.options import schema
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 class TranslatorCommand(Command, schema.NetworkOptions, schema.DecodingOptions, schema.ProcessOptions):
     """Options of a command that translates with the networks of runs; its sections are those of the first run."""
 
-    workdir: Path
-    """Folder of the run."""
+    workdir: schema.Run
+    """Folder of the run, or of a build for its student."""
     devices: schema.ComputeConfig = schema.ComputeConfig()
 
     @classmethod

@@ -9,7 +9,7 @@ from lxml import etree
 from lingua_flax.documents.document import Document
 from lingua_flax.documents.plain_text import decode_text
 from lingua_flax.documents.xml_nodes import contents, local_name, put, said
-from lingua_flax.documents.xml_text import Markup, XmlText, parse_xml, write_xml
+from lingua_flax.documents.xml_text import Markup, XmlText, check_nodes, parse_xml, write_xml
 from lingua_flax.host.errors import UserError
 from lingua_flax.translation.inline_tags import Translations
 
@@ -52,6 +52,7 @@ def read_po(content: bytes, _: str, name: str) -> Document:
 
 def read_xliff(content: bytes, _: str, name: str) -> Document:
     """Reads the segments of an XLIFF file; raises UserError, with its name, if it is not one."""
+    check_nodes([content], name)
     root = parse_xml(content, name)
     if local_name(root) != "xliff":
         raise UserError(f"{name}: not an XLIFF file, whose first element is xliff")

@@ -8,6 +8,7 @@ from lingua_flax.documents.catalogs import read_po, read_xliff
 from lingua_flax.documents.document import Document
 from lingua_flax.documents.packed import FORMATS, read_archive
 from lingua_flax.documents.plain_text import read_subtitles, read_text
+from lingua_flax.documents.xml_text import check_nodes
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.html_text import HtmlText, decode_html, translated
@@ -19,6 +20,7 @@ SUFFIXES = (".txt", *DOCUMENTS)
 
 
 def _read_html(content: bytes, _: str, name: str) -> Document:
+    check_nodes([content], name)
     page = HtmlText(decode_html(content, name))
     return Document(page.texts, page.needs_links, lambda own: (page.rendered(own).removesuffix("\n") + "\n").encode())
 

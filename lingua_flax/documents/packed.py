@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from lingua_flax.documents.document import Document
 from lingua_flax.documents.text_runs import FIELD, RUN
-from lingua_flax.documents.xml_text import Markup, XmlText, parse_xml, write_xml
+from lingua_flax.documents.xml_text import Markup, XmlText, check_nodes, parse_xml, write_xml
 from lingua_flax.host.errors import UserError
 from lingua_flax.translation.html_text import INLINE, UNSEEN, WORDS, names
 from lingua_flax.translation.inline_tags import Translations
@@ -77,11 +77,13 @@ def read_archive(content: bytes, suffix: str, name: str) -> Document:
             parts = [own for own in archive.infolist() if re.fullmatch(texts, own.filename)]
             if sum(own.file_size for own in parts) > MAX_TEXT:
                 raise UserError(f"{name}: more than {MAX_TEXT:,} bytes of text; divide it")
-            roots = {own.filename: parse_xml(archive.read(own), f"{name}, {own.filename}") for own in parts}
+            contents = {own.filename: archive.read(own) for own in parts}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
         raise UserError(f"{name}: not a {suffix} file, damaged or encrypted ({error}); save it again") from error
-    if not roots:
+    if not contents:
         raise UserError(f"{name}: no text where {suffix} files have theirs; is its suffix right?")
+    check_nodes(contents.values(), name)
+    roots = {part: parse_xml(own, f"{name}, {part}") for part, own in contents.items()}
     files = [XmlText(root, markup) for root in roots.values()]
 
     def translated(translations: Translations) -> bytes:

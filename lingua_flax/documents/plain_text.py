@@ -10,10 +10,14 @@ from lingua_flax.data.text_files import decode_lines
 from lingua_flax.documents.document import Document
 from lingua_flax.translation.inline_tags import Element, TaggedText, Translations
 
-# A line with times, and the lines of text after it, up to an empty one.
-_CUE = re.compile(r"((?<=\n)[^\n]*\d[:,.]\d\d[^\n]* --> [^\n]*\d[^\n]*\n)((?:[^\n]*\S[^\n]*\n)+)")
+MOST = 50  # lines of a subtitle, and tags around text of it; more would take too long
+# A line with times, and the lines of text after it, up to an empty one; found in linear time, whatever a line has.
+_CUE = re.compile(
+    r"((?<=\n)[ \t]*[\d:,.]*[:,.]\d+[ \t]*-->[ \t]*\d[^\n]*\n)"
+    r"((?:[^\n\S]*\S[^\n]*\n)+)"
+)
 _TAG = re.compile(r"(</?[A-Za-z][^<>\n]*>|<[\d:.]+>|\{\\[^{}\n]*\})")  # {\an8} is an instruction of SubStation Alpha
-_SPACE = re.compile(r" (?![^<>]*>)")  # not in a tag
+_TAG_OR_SPACE = re.compile(r"<[^<>]*>| ")
 
 
 def decode_text(content: bytes, name: str) -> str:
@@ -55,7 +59,7 @@ class _Subtitle(TaggedText):
                 around[-1].end_tag, around.pop().end = tag, len(self.text)
             else:
                 around[-1].children.append(element := Element(tag, "", len(self.text), len(self.text)))
-                around += [element] if re.match("<[A-Za-z]", piece) else []
+                around += [element] if re.match("<[A-Za-z]", piece) and len(around) < MOST else []
         for element in around:
             element.end = len(self.text)
 
@@ -63,8 +67,8 @@ class _Subtitle(TaggedText):
         """Returns the translation in as many lines as there were, of about the same length."""
         text = self.rendered(*translation).strip(" ")
         text = text if self._is_escaped else html.unescape(text)
-        count = self.old.count("\n")
-        spaces = [space.start() for space in _SPACE.finditer(text)] or [len(text)]
+        count = min(self.old.count("\n"), MOST)
+        spaces = [own.start() for own in _TAG_OR_SPACE.finditer(text) if own[0] == " "] or [len(text)]
         wanted = [number * len(text) / count for number in range(1, count)]
         ends = {min(spaces, key=lambda space: abs(space - place)) for place in wanted}
         return "".join("\n" if place in ends else sign for place, sign in enumerate(text)) + "\n"

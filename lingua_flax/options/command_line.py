@@ -15,7 +15,7 @@ from lingua_flax.host.files import check_writable
 from lingua_flax.host.version import VERSION
 from lingua_flax.options.config_files import with_absolute_paths
 from lingua_flax.options.messages import suggestion, validated
-from lingua_flax.options.schema import Config, DataConfig, MixtureConfig, Section, SectionType, section_of
+from lingua_flax.options.schema import Config, DataConfig, MixtureConfig, Section, SectionType, run_folder, section_of
 
 Given = Mapping[str, Any]  # what a command line says, as text, by the dotted names of fields
 NO_VALUE, ANY_VALUE, NO_NAME = "takes no value", "may have a value", "has no name"  # marks in the metadata of fields
@@ -117,7 +117,7 @@ def required_workdir(given: Given) -> Path:
     """Returns --workdir; raises UserError if it is missing or empty."""
     if not given.get("workdir"):
         raise UserError("--workdir is required: the folder of the run, for example --workdir checkpoints/tiny")
-    return Path(given["workdir"])
+    return run_folder(Path(given["workdir"]))
 
 
 def new_output(given: Given, example: str) -> Path:

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.messages import all_fields, validation_message
-from lingua_flax.options.schema import CHANGEABLE, Config, Section, SectionType
+from lingua_flax.options.schema import CHANGEABLE, Config, Section, SectionType, run_folder
 
 CONFIG_NAME = "config.toml"
 ORIGIN_NAME = "origin.json"  # where an imported network comes from, and its licence
@@ -65,9 +65,9 @@ def read_workdir_config(workdir: Path) -> Config:
     """Reads the resolved config of a run; raises UserError if there is none, or as for `read_config`."""
     if not (workdir / CONFIG_NAME).is_file():
         state = f"it has no {CONFIG_NAME}" if workdir.is_dir() else "there is no such folder"
-        raise UserError(
-            f"{workdir}: not a workdir ({state}); train one with lingua-flax train --config C --workdir {workdir}"
-        )
+        train = f"train one with lingua-flax train --config C --workdir {workdir}"
+        remedy = "let lingua-flax build go on" if run_folder(workdir.parent) == workdir else train
+        raise UserError(f"{workdir}: not a workdir ({state}); {remedy}")
     config = read_config(workdir / CONFIG_NAME)
     return with_held_out(config, workdir.absolute() / HELD_OUT_NAME) if config.data.held_out else config
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from lingua_flax.host.errors import UserError
@@ -25,6 +25,15 @@ CHANGEABLE = "may change when a run is resumed"  # a mark in the metadata of opt
 REMAINING_DEVICES = -1  # size of the mesh axis that takes all remaining devices
 MeshSize = Annotated[int, Field(ge=REMAINING_DEVICES)]
 Weight = Annotated[float, Field(ge=0.001, le=1000.0)]
+BUILD_MARK = "build"  # a file in the folder of a build
+
+
+def run_folder(path: Path) -> Path:
+    """Returns the folder of a run: for that of a build, the folder of its student."""
+    return path / "student" if (path / BUILD_MARK).is_file() else path
+
+
+Run = Annotated[Path, AfterValidator(run_folder)]
 
 
 class Section(BaseModel):
@@ -639,7 +648,7 @@ class CheckpointOptions(Section):
 class NetworkOptions(CheckpointOptions):
     """Which networks translate."""
 
-    ensemble: tuple[Path, ...] = ()
+    ensemble: tuple[Run, ...] = ()
     """Workdirs of more runs with the same tokenizer, for an ensemble: the probabilities of all are averaged."""
 
 

@@ -70,9 +70,13 @@ class TaggedText:
         return bool(mark)
 
     def is_note(self, name: str, said: str, following: str) -> bool:
-        """Returns whether an element is the number of a note, or the like, after a word, of which it is no part."""
+        """Returns whether an element is the number of a note, or the like, beside a word of which it is no part.
+
+        That of the text of a note stands at its beginning, as LibreOffice writes EPUB.
+        """
         is_after_word = bool(self.text[-1:].strip()) and not following[:1].isalnum()
-        return name in ("sub", "sup") and is_after_word and not has_letters(said)
+        begins = name == "sup" and not self.text and following[:1].isalpha()
+        return name in ("sub", "sup") and (is_after_word or begins) and not has_letters(said)
 
     def rendered(self, translation: str, links: Sequence[Link]) -> str:
         """Returns the HTML of a translation of the text without the spaces around it."""
@@ -128,7 +132,8 @@ class _Placement:
                 continue
             units = list(enumerate(divided[origin], first[origin]))
             if text[slice(*words[origin])] == translation[slice(*word)]:
-                own = [(number, _moved(unit, word.begin - words[origin].begin)) for number, unit in units]
+                shift = word.begin - words[origin].begin
+                own = [(number, Characters(unit.begin + shift, unit.end + shift)) for number, unit in units]
             else:
                 own = [(max(units, key=lambda unit: unit[1].end - unit[1].begin)[0], word)]
             for number, unit in own:
@@ -279,10 +284,6 @@ def _between(text: str, units: Sequence[Characters], number: int) -> Characters:
 
 def _is_sign(text: str, word: Characters) -> bool:
     return not LETTER.search(text[slice(*word)])
-
-
-def _moved(characters: Characters, count: int) -> Characters:
-    return Characters(characters.begin + count, characters.end + count)
 
 
 def _escaped(text: str) -> str:

@@ -21,7 +21,7 @@ from lingua_flax.devices.sharding import put_on_devices, replicated, row_shardin
 from lingua_flax.host.errors import UserError
 from lingua_flax.model.transformer import structure
 from lingua_flax.options.config_files import CONFIG_NAME, read_workdir_config, refused_changes
-from lingua_flax.options.schema import ComputeConfig, DecodingOptions, MeshConfig, ModelConfig
+from lingua_flax.options.schema import ComputeConfig, DecodingOptions, MeshConfig, ModelConfig, run_folder
 from lingua_flax.runs.checkpoint import check_format, load_params
 from lingua_flax.runs.workdir import Workdir
 from lingua_flax.translation.decoding import Network
@@ -62,7 +62,7 @@ class TrainedNetwork:
         """Loads the tokenizer of a run and the parameters of a checkpoint.
 
         Args:
-          workdir: folder of the run.
+          workdir: folder of the run, or of a build for its student.
           checkpoint: best, last, the number of a step, or average:N for the mean of the newest N checkpoints.
           devices: platform, precision and padding to use, by default those of the run's config.
           target_language: for a model trained with data.tag_target; by default data.target_language.
@@ -73,7 +73,7 @@ class TrainedNetwork:
             `target_language`; the tokenizers or the languages of an ensemble differ; or no device of the requested
             platform exists.
         """
-        workdirs = [Path(path) for path in (workdir, *ensemble)]
+        workdirs = [run_folder(Path(path)) for path in (workdir, *ensemble)]
         config = read_workdir_config(workdirs[0])
         devices = devices or config.devices.compute
         mesh = make_mesh(MeshConfig(), available_devices(devices.platform))

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from lingua_flax.commands import build, clean, compare, distill, evaluate, export, train, translate
+from lingua_flax.commands import build, clean, compare, distill, evaluate, export, serve, train, translate
 from lingua_flax.data.corpora import open_corpus
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.corpora.pair_files import read_pairs
@@ -31,11 +31,14 @@ from lingua_flax.options.command_line import build as build_options
 from lingua_flax.options.command_line import parse
 from lingua_flax.options.config_files import read_config, read_workdir_config
 from lingua_flax.options.export_formats import obstacles
-from lingua_flax.options.schema import Section, TokenizerConfig
+from lingua_flax.options.schema import AugmentConfig, Section, TokenizerConfig
+from lingua_flax.translation.translator import Translator
+from tests.command_server import ROOT
 from tests.conftest import HUNG_AFTER
 from tests.helpers.folders import contents
 from tests.processes import digests, finish, start_command, wait_for
 
+AUGMENT = AugmentConfig(upper_case=0.07, title_case=0.05, no_final_punctuation=0.2)
 STAGES = ["clean", "baseline", "baseline_scores", "reverse", "baseline_2", "reverse_2", "forward_translations"]
 STAGES += ["reverse_translations", "student", "student_scores", "comparison", "ctranslate2", "html", "safetensors"]
 
@@ -148,6 +151,16 @@ def test_a_missing_package_and_a_folder_with_other_files_are_refused(recorder, t
     assert not recorder.ran
 
 
+def test_columns_are_those_that_are_cleaned(recorder, tmp_path):
+    """Their names are no files, whatever is in them."""
+    arguments = write_pairs(tmp_path)
+    (tmp_path / "sheet.csv").write_text("en/us,id,it's\none,1,un\n")
+    sheet = [*arguments[:5], str(tmp_path / "sheet.csv"), "--columns", "en/us", "it's", *arguments[7:]]
+    build.build(sheet)
+    command = typed(json.loads((tmp_path / "built/clean/stage.json").read_text())["command"])
+    assert (command.files, command.columns) == ((tmp_path / "sheet.csv",), ("en/us", "it's"))
+
+
 COMMANDS: dict[str, type[Section]] = {
     "clean": clean.CleanCommand,
     "train": train.TrainCommand,
@@ -170,7 +183,7 @@ def cleaned(folder: Path, target_language: str, pairs: Iterable[tuple[str, str]]
 def test_sizes_follow_the_number_of_pairs(tmp_path):
     """A thousand words are repeated in small corpora: 2,000 on both sides, and ten letters."""
     few, many = build.FOR_FEW_PAIRS, build.FOR_MANY_PAIRS
-    for count, pieces, options in ((1999, 676, few), (2000, 676, ""), (50_000, 6000, ""), (50_001, 8000, many)):
+    for count, pieces, options in ((1999, 684, few), (2000, 684, ""), (50_000, 6000, ""), (50_001, 8000, many)):
         words = 1000 if count <= 2000 else 20_000
         pairs = [(str(number % words), str(number % words + 100_000)) for number in range(count)]
         given = cleaned(tmp_path / str(count), "fr", pairs)
@@ -178,7 +191,7 @@ def test_sizes_follow_the_number_of_pairs(tmp_path):
 
 
 def test_the_pieces_suffice_for_thousands_of_characters(tmp_path):
-    """Most of them are only in the target language, and some only in --monolingual, some of these as two characters."""
+    """Most are only in the target language; some only in --monolingual, as two characters; some only in upper case."""
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefghijklm", k=draw.randint(2, 7))) for _ in range(2000)]
     kanji = [chr(0x4E00 + number) for number in range(2500)]
@@ -188,9 +201,10 @@ def test_the_pieces_suffice_for_thousands_of_characters(tmp_path):
     given = cleaned(tmp_path, "zh", pairs)
     for more in ([], monolingual):
         pieces, student_pieces, _ = build.sizes(given, more)
-        train_tokenizer(pairs, TokenizerConfig(vocab_size=pieces))
+        train_tokenizer(pairs, TokenizerConfig(vocab_size=pieces, placeholders=8))
         student_pairs = [*pairs, *(Pair("back ?", line) for line in more)]
-        train_tokenizer(student_pairs, TokenizerConfig(vocab_size=student_pieces), [MIXTURE_TAG])
+        config = TokenizerConfig(vocab_size=student_pieces, placeholders=8)
+        train_tokenizer(student_pairs, config, [MIXTURE_TAG], dict(AUGMENT), ("tr", "zh"))
 
 
 def typed(line: str):
@@ -209,10 +223,10 @@ def test_the_plan_has_commands_that_can_be_typed(recorder, tmp_path, capsys, mon
     text.write_text("la porte\nle mur\nun jour\n")
     build.build([*write_pairs(tmp_path), "--plan", *(word.replace("TEXT", str(text)) for word in given)])
     assert list(recorder.ran) == ["clean"]
-    first, *lines, last = capsys.readouterr().out.splitlines()
+    shell, _, _, cd, mkdir, *lines, last = capsys.readouterr().out.splitlines()
     is_monolingual = "--monolingual" in given
     names = [*STAGES[:8], "back_translations", *STAGES[8:]] if is_monolingual else STAGES
-    assert first == f"cd {tmp_path}/built && mkdir -p {' '.join(names)}"
+    assert (shell, cd, mkdir) == ("#!/bin/sh", f"cd {tmp_path}/built", f"mkdir -p {' '.join(names)}")
     assert [line.split(", ")[0] for line in lines[::2]] == [f"# {n}. {name}" for n, name in enumerate(names, 1)]
     assert (lines[0], lines[1][:20]) == ("# 1. clean, done", "# lingua-flax clean ")
     steps, start = 160 * 10 if is_monolingual else 9, 20
@@ -221,6 +235,9 @@ def test_the_plan_has_commands_that_can_be_typed(recorder, tmp_path, capsys, mon
         assert lines[18] == f"# 10. student, about {(start + 6 * steps * 2.0) / 60:,.1f} minutes"
     networks = [options for options in map(typed, lines[3::2]) if isinstance(options, train.TrainCommand)]
     assert not any(obstacles("ctranslate2", options.model) for options in networks)
+    assert {options.tokenizer.placeholders for options in networks} == {8}
+    augmented = [str(options.workdir) for options in networks if options.data.augment == AUGMENT]
+    assert augmented == ["student"]
     mixed = {str(options.workdir): len(options.data.mixture) for options in networks if options.data.mixture}
     assert mixed == {"student": 2 + is_monolingual}
     scores = {str(options.scores) for options in map(typed, lines[3::2]) if getattr(options, "scores", None)}
@@ -243,7 +260,7 @@ def test_the_plan_is_a_script_whatever_the_names_of_files(recorder, tmp_path, ca
     program.chmod(0o755)
     environment = os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}"}
     script = capsys.readouterr().out
-    done = subprocess.run(["sh", "-e"], input=script, text=True, capture_output=True, env=environment, check=False)
+    done = subprocess.run(["sh"], input=script, text=True, capture_output=True, env=environment, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), script
     ran = log.read_text().split("\n\0")[:-1]
     given = build.BuildCommand.read(arguments)
@@ -258,6 +275,34 @@ def test_what_stages_print_is_no_part_of_a_plan(run):
     code += "start_program([sys.executable, '-c', 'print(1)'], '.', os.environ).wait()"
     done = run("-c", code)
     assert (done.stdout, done.stderr) == ("", "1\n")
+
+
+@pytest.mark.slow
+def test_the_plan_of_a_corpus_runs(succeed, tmp_path):
+    arguments = [*write_pairs(tmp_path, generate().train[:300]), "--num-steps", 20]
+    script = tmp_path / "plan.sh"
+    script.write_text(succeed("build", *arguments, "--plan", process=True).stdout)
+    subprocess.run(["bash", "-n", script], check=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", script], cwd="/", env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(list((tmp_path / "built" / name).iterdir()) for name in STAGES)
+
+
+def test_a_build_is_the_workdir_of_its_student(run, succeed, tmp_path):
+    line = "I swam across the river to get to the other bank."
+    (tmp_path / "build").touch()
+    refusal = run("translate", "--workdir", tmp_path, input=line).stderr
+    assert refusal.endswith("student: not a workdir (there is no such folder); let lingua-flax build go on\n")
+    (tmp_path / "student").symlink_to(ROOT / "checkpoints/phrasebook")
+    (translation,) = Translator.load(ROOT / "checkpoints/phrasebook").translate([line])
+    assert Translator.load(tmp_path).translate([line])[0].text == translation.text
+    own = ("--ensemble", tmp_path, "--beam-size", 5)
+    assert succeed("translate", "--workdir", tmp_path, *own, input=line).stdout == f"{translation.text}\n"
+    output = ["--output", str(tmp_path / "new"), "--format", "html"]
+    for command, more in ((serve.ServeCommand, []), (evaluate.EvaluateCommand, []), (export.ExportCommand, output)):
+        assert command.read(["--workdir", str(tmp_path), *more]).workdir == tmp_path / "student"
+    assert compare.read_options([str(tmp_path)])[0].runs == (tmp_path / "student",)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
@@ -323,6 +368,8 @@ def test_killed_build_ends_with_the_same_networks_and_the_same_report(tmp_path):
     # No network has learned from a test sentence, nor the student from the translation of one.
     test = {pair.source for pair in open_corpus(read_workdir_config(workdirs[0] / "student").data).split("test")}
     assert len(test) > 10
+    shown = re.findall(r"^source     (.*)\nreference  .+\nstudent    .+\n$", first["report"], re.MULTILINE)
+    assert (len(shown), len(test.intersection(shown))) == (10, 10)
     forward = read_pairs([workdirs[0] / "forward_translations" / "pairs.jsonl"], ("en", "fr"))
     assert test.isdisjoint(pair.source for pair in forward)
     reverse = open_corpus(read_workdir_config(workdirs[0] / "reverse").data)

@@ -57,10 +57,11 @@ def test_all_formats_yield_the_same_pairs(files):
 
 
 def test_json_language_keys_take_precedence_if_the_languages_differ(files):
-    lines = [json.dumps({"en": "a", "de": "b", "source": "colour", "target": "color"})]
-    train = {"train_source": files.write("a.jsonl", lines)}
-    assert files.open(**train, target_language="de").split("train")[0] == ("a", "b")
-    assert files.open(**train, target_language="en").split("train")[0] == ("colour", "color")
+    pair = {"en": "a", "de": "b", "source": "colour", "target": "color"}
+    for fields in (pair, {"id": "7", "translation": pair}):  # the second one as on the Hugging Face hub
+        train = {"train_source": files.write("a.jsonl", [json.dumps(fields)])}
+        assert files.open(**train, target_language="de").split("train")[0] == ("a", "b")
+        assert files.open(**train, target_language="en").split("train")[0] == ("colour", "color")
 
 
 def test_pairs_with_an_empty_side_are_dropped_from_train_only(files):
@@ -115,7 +116,7 @@ def test_lines_that_are_no_pairs_are_refused(files):
         ('{"en": "a", "de": "b"', "not valid JSON"),
         ("", "not valid JSON"),
         ('["a", "b"]', 'not an object with the keys "en" and "de" or "source" and "target"'),
-        ('{"en": "a", "target": "b"}', "not an object with the keys"),
+        ('{"translation": {"en": "a", "fr": "b"}}', 'not an object with the keys .*"target", but with en, fr$'),
         ('{"en": "a", "de": 7}', '"de" is not a string'),
         ('{"en": "a\\nb", "de": "b"}', '"en" contains a line break'),
         ('{"en": "a", "de": "\\ud800"}', "surrogates not allowed"),

@@ -189,6 +189,7 @@ XLIFF_2 = """<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0">
     [
         (".txt", "one\n\ntwo\u2028three\n", {"one": "ONE", "two\u2028three": "TWO\u2028THREE"}),
         (".srt", SRT, {"<i>One</i> & two\nthree.": "<i>ONE</i> &\nTWO THREE."}),
+        (".srt", SRT[:32] + "<i>" * 2000 + "1:00 --> 1:00 " * 2000 + "one\n", {"one": "ONE"}),
         (".vtt", VTT, {"One &amp; <00:01.500>two": "ONE &amp; <00:01.500>TWO"}),
         (".po", PO, {'"%d two\\n"\nmsgstr ""': '"%d two\\n"\nmsgstr ""\n"ONE\\n"\n"%D TWO\\n"', '[0] ""': '[0] "A DOG"',
                      '[1] ""': '[1] "DOGS"'}),
@@ -243,7 +244,8 @@ EXTERNAL = '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><a>&b;</a>'
         (".odt", lambda: packed({"content.xml": ENTITIES}), "content.xml: declares entities"),
         (".odt", lambda: packed({"content.xml": EXTERNAL}), "content.xml: declares entities"),
         (".odt", lambda: packed({"content.xml": "<a>" * 1000 + "</a>" * 1000}), "content.xml: not valid XML"),
-        (".odt", lambda: packed({"content.xml": "<a/>" * 600}), "more than 500 elements"),
+        (".odt", lambda: packed(dict.fromkeys(("content.xml", "styles.xml"), "<a/>" * 300)), "more than 500 tags"),
+        (".html", lambda: b"<p>" * 600, "more than 500 tags"),
         (".epub", lambda: packed({f"{number}.html": "" for number in range(60)}), "more than 20 files"),
         (".docx", lambda: b"PK\3\4" + b"0" * 100, "not a .docx file, damaged or encrypted"),
         (".po", lambda: b"/etc/passwd", "not a PO file"),

@@ -25,6 +25,8 @@ from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.inspector import inspected
 from lingua_flax.translation.translator import Translator
 from tests.conftest import ROOT
+from tests.helpers import servers
+from tests.helpers.archives import docx, unpacked
 from tests.helpers.browser import (
     LOOKS,
     SENTENCE,
@@ -46,7 +48,7 @@ from tests.helpers.browser import (
     translation,
 )
 from tests.helpers.inspections import pad_alike, weights_in
-from tests.helpers.servers import request, serving
+from tests.helpers.servers import request, serving, serving_with
 
 __all__ = ["browser", "open_page"]  # fixtures
 
@@ -190,6 +192,38 @@ def test_sentences_of_a_text_are_shown_one_by_one(page, url):
     second = expect_translation(page, url, q="We saw the bank.")
     assert listed[1].endswith(second["translation"])
     expect(page.locator(".sentences [aria-pressed=true]")).to_have_text("We saw the bank.")
+
+
+DROP = """([name, content]) => {
+  const dataTransfer = new DataTransfer();
+  dataTransfer.items.add(new File([Uint8Array.from(content)], name));
+  const event = new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true });
+  if (document.body.dispatchEvent(event)) throw new Error("the browser would open the file");
+}"""
+
+
+def test_documents_that_are_dropped_or_chosen_are_translated(open_page, engine, workdir, monkeypatch):
+    monkeypatch.setattr("lingua_flax.serving.app.example_sentences", lambda _: {"sentences": [], "ambiguous": []})
+    content = docx("<w:p><w:r><w:t>one two three: a table</w:t></w:r></w:p>")
+    with serving_with(engine, workdir=workdir, root_path="/mt") as url:
+        page = open_page(f"{url}/mt/")
+        status = page.locator("#status")
+        for is_dropped in (True, False, False):
+            if is_dropped:
+                expect(button(page, "Document")).to_be_visible()
+                page.evaluate(DROP, ["my letter.docx", list(content)])
+            else:
+                with page.expect_file_chooser() as chooser:
+                    button(page, "Document").click()
+                chooser.value.set_files({"name": "my letter.docx", "mimeType": "text/any", "buffer": content})
+            with page.expect_download() as download:
+                status.get_by_role("link", name="my_letter_fr.docx", exact=True).click()
+            assert download.value.suggested_filename == "my_letter_fr.docx"
+            text = unpacked(download.value.path().read_bytes())["word/document.xml"].decode()
+            assert "".join(re.findall("<w:t[^>]*>([^<]*)</w:t>", text)) == servers.translation("one two three: a table")
+            status.evaluate("(status) => status.replaceChildren()")
+        page.evaluate(DROP, ["letter.pdf", [1]])
+        expect(status).to_contain_text("the name of a file must end in .txt, .docx")
 
 
 def test_unknown_words_are_marked_and_what_is_not_translated_leaves_no_old_translation(page):

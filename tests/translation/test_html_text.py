@@ -162,6 +162,7 @@ def test_structure_stays(page, rendered):
         (" a <b>b</b> c", "x y z", [1, 0, 2], " <b>x</b> y z"),
         ("H<sub>2</sub>O <b>s</b>", "le O2 H2O", [1, None, 0], "<b>le</b> O2 H<sub>2</sub>O"),
         ("a cat.<sup>1</sup> b", "w un chat v", [2, 0, 1, None], "w un chat<sup>1</sup> v"),
+        ("<sup>1</sup>a cat", "un chat", [0, 1], "<sup>1</sup>un chat"),
     ],
 )
 def test_tags_follow_their_words(page, translation, partners, rendered):

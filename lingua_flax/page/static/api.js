@@ -42,6 +42,18 @@ export function languages() {
   return request("languages");
 }
 
+/** @returns {Promise<string[]>} the suffixes of the documents that are translated; without a server, there are none */
+export async function formats() {
+  return (await request("frontend/settings"))?.supportedFilesFormat ?? [];
+}
+
+/** @type {(file: File, source: string, target: string) => Promise<string>} Returns the address of its translation */
+export async function translateFile(file, source, target) {
+  const body = new FormData();
+  for (const [name, value] of Object.entries({ file, source, target })) body.append(name, value);
+  return (await request("translate_file", { method: "POST", body })).translatedFileUrl;
+}
+
 /** @typedef {(path: string, options?: RequestInit) => Promise<any>} Request */
 
 /** @type {(answer: Request) => void} Lets something else answer than a server */

@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import { DEFAULT, KINDS } from "./attention.js";
+import { documentButton } from "./documents.js";
 import { html } from "./dom.js";
 import { NO_CHOICES, Panel } from "./panel.js";
 import { showRun } from "./run.js";
@@ -236,10 +237,16 @@ function useTheme(theme) {
 
 /** Draws the page; examples come later, once the server has made them, which takes it seconds after its start. */
 async function start() {
-  const [known, run] = await Promise.all([api.languages(), api.run()]);
+  const [known, run, formats] = await Promise.all([api.languages(), api.run(), api.formats()]);
   latestRun = run;
   targets = [...new Set(known.flatMap((language) => language.targets))];
   shared.smoothing = run.label_smoothing;
+  if (formats.length) {
+    tools.push(documentButton(formats, byId("status"), () => {
+      const { target } = first.asked;
+      return [known.find((language) => language.targets.includes(target))?.code ?? "auto", target];
+    }));
+  }
   first = new Panel(1, shared, targets, tools);
   panels.append(first.element);
   first.offerCheckpoints(run);
