@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,13 +58,16 @@ class ImportCommand(Command):
 def import_(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = ImportCommand.read(argv)
+    from lingua_flax.data.text_files import read_lines
     from lingua_flax.devices.platform import initialize_devices
     from lingua_flax.importing.hub import found_folder
     from lingua_flax.importing.marian_folder import Wishes, read_folder
-    from lingua_flax.importing.verification import verify
+    from lingua_flax.importing.verification import MAX_LINES, verify
     from lingua_flax.runs.new_workdir import new_metadata, write_network
 
     initialize_devices("cpu")
+    file = options.verify if options.verify != Path() else None
+    lines = list(islice(read_lines(file), MAX_LINES)) if file else None
     folder, name = found_folder(options.folder[0])
     chosen = options.model_dump(include={*Wishes._fields} - {"name"})
     imported = read_folder(folder, Wishes(name, **chosen))
@@ -71,5 +75,5 @@ def import_(argv: Sequence[str]) -> None:
     with new_folder(options.workdir) as new:
         write_network(new, imported.files, imported.params, new_metadata(imported.config, imported.tokenizers))
         if options.verify is not None:
-            verify(folder, new, options.verify if options.verify != Path() else None)
+            verify(folder, new, lines)
     log.info("imported as %s", options.workdir)

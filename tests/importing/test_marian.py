@@ -197,9 +197,14 @@ def test_damaged_and_missing_files_are_refused(tmp_path, monkeypatch):
             imported(folder, tmp_path / "w")
         (folder / name).write_bytes(kept)
     monkeypatch.setattr(hub, "find_spec", lambda name: None)
-    for argument, words in ((tmp_path / "none", "there is no such folder"), ("some/network", r"pip install .*\[hub\]")):
+    missing = tmp_path / "none"
+    for arguments, words in (
+        ([missing], "there is no such folder"),
+        (["some/network"], r"pip install .*\[hub\]"),
+        ([missing, "--verify", tmp_path / "lines"], "lines: no such file"),  # before anything is read
+    ):
         with pytest.raises(UserError, match=words):
-            imported(argument, tmp_path / "w")
+            import_([*map(str, arguments), "--workdir", str(tmp_path / "w")])
 
 
 def test_banned_words_are_never_written_and_hardly_change_the_loss(tmp_path):
