@@ -11,7 +11,6 @@ from pydantic import Field
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_writable
 from lingua_flax.host.interruption import interruption
-from lingua_flax.host.malloc import keep_freed_memory
 from lingua_flax.options.command_line import Command, Flag, Given, config_of, required_workdir
 from lingua_flax.options.config_files import (
     CONFIG_NAME,
@@ -121,7 +120,6 @@ def train(argv: Sequence[str]) -> None:
         show_dry_run(config, workdir, command.tokens_per_second, command.json_file)
         return
     assert workdir  # resolve_config requires it for training
-    keep_freed_memory()
     if finished := why_not_trainable(workdir):
         print(finished)
         return
