@@ -97,9 +97,10 @@ def config_in_workdir(config: Config, saved: Config | None, workdir: Path | None
     if not config.data.held_out or (saved and not config.data.held_out.exists()):  # it has a copy, if it needs one
         origin = config.training.init_from
         config = with_held_out(config, saved.data.held_out if saved else origin and origin / HELD_OUT_NAME)
-    if saved and (differences := refused_changes(as_json(saved), config, "in the workdir")):
+    if workdir and saved and (differences := refused_changes(as_json(saved), config, "in the workdir")):
         raise UserError(
-            f"{workdir} was created with a different config: {'; '.join(differences)}. "
+            why_not_trainable(workdir)
+            or f"{workdir} was created with a different config: {'; '.join(differences)}. "
             "Choose another --workdir, or restore these options"
         )
     return config

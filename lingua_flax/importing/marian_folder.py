@@ -20,7 +20,7 @@ from lingua_flax.importing.transformers_files import read_json, read_license, re
 from lingua_flax.model.parameters import params_by_name, replace_params
 from lingua_flax.model.positions import sinusoidal_positions
 from lingua_flax.model.transformer import structure
-from lingua_flax.options.schema import Config, DataConfig, ModelConfig, TokenizerConfig
+from lingua_flax.options.schema import Config, DataConfig, MixtureConfig, ModelConfig, TokenizerConfig
 from lingua_flax.options.special_ids import BOS_ID, PAD_ID
 from lingua_flax.runs.new_workdir import run_files
 
@@ -106,7 +106,9 @@ def _data(folder: Path, wishes: Wishes, tagged: Sequence[str], max_length: int) 
             raise UserError(f"--{option}-language is required: {folder} does not say which it is")
     row_length = min(DataConfig().row_length, max_length)
     languages = {"source_language": source, "target_language": target}
-    return DataConfig(name="text", tag_target=bool(tagged), row_length=row_length, **languages)
+    # That it was trained on corpora of all languages is how a config says what a network translates into.
+    mixture = tuple(MixtureConfig(name="text", target_language=each) for each in tagged if each != target)
+    return DataConfig(name="text", tag_target=bool(tagged), row_length=row_length, mixture=mixture, **languages)
 
 
 def _params(weights: Path, marian: MarianConfig, numbers: Sequence[int], placeholders: int) -> Any:

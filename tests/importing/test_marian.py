@@ -19,12 +19,15 @@ from safetensors.numpy import load_file
 
 from lingua_flax.commands.export import export
 from lingua_flax.commands.import_ import import_
+from lingua_flax.commands.train import train
+from lingua_flax.export import html_file
 from lingua_flax.export.marian_names import BIAS_OF_LOGITS, their_numbers
 from lingua_flax.host.errors import UserError
 from lingua_flax.importing import hub
 from lingua_flax.importing.marian_folder import POSITIONS
 from lingua_flax.options.config_files import ORIGIN_NAME, read_workdir_config
 from lingua_flax.options.special_ids import BOS_ID
+from lingua_flax.serving.languages import languages
 from lingua_flax.translation.translator import Translator
 from tests.helpers.marian import LINES, write_folder
 from tests.helpers.networks import forward_pass
@@ -97,6 +100,15 @@ def test_workdir_has_licence_origin_and_defaults_of_the_search(folder, tmp_path)
     assert read_workdir_config(tmp_path / "w").model.norm_epsilon == 1e-5
 
 
+def test_all_languages_are_served_and_the_workdir_is_not_trained_on(folder, tmp_path):
+    imported(folder, tmp_path / "w", "--target-language", "fra")
+    english, *others = languages(read_workdir_config(tmp_path / "w").data)
+    assert (english.code, english.name, english.targets) == ("eng", "English", ["fra", "deu"])
+    assert [other.name for other in others] == ["French", "German"]
+    with pytest.raises(UserError, match=r"nothing to resume.*--init-from"):
+        train(["--workdir", str(tmp_path / "w"), "--config", "fine_tune"])
+
+
 def test_placeholders_begin_as_the_mean_and_change_nothing_else(folder, tmp_path):
     plain = imported(folder, tmp_path / "plain")
     more = imported(folder, tmp_path / "more", "--placeholders", 3)
@@ -135,6 +147,15 @@ def test_exports_translate_as_the_workdir(folder, tmp_path, name, capfd):
     where = ["--workdir", tmp_path / "w", "--output", tmp_path / "out", "--verify", tmp_path / "lines"]
     export([str(each) for each in ["--format", name, "--quantization", "float32", *where]])
     assert " 8 " in capfd.readouterr().out
+
+
+def test_html_file_that_is_too_large_to_be_mailed_is_refused(folder, tmp_path, monkeypatch):
+    imported(folder, tmp_path / "w")
+    how = ["--workdir", str(tmp_path / "w"), "--format", "html", "--output", str(tmp_path / "out.html")]
+    monkeypatch.setattr(html_file, "MAX_BYTES", 100_000)
+    with pytest.raises(UserError, match=r"would have 0\.\d MB, and more than 0\.1 MB cannot be mailed"):
+        export(how)
+    assert not (tmp_path / "out.html").exists()
 
 
 @pytest.mark.parametrize(
