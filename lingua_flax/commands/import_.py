@@ -12,7 +12,7 @@ from pydantic import Field
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import new_folder
-from lingua_flax.options.command_line import ANY_VALUE, Command, Given, Positional, required_workdir
+from lingua_flax.options.command_line import ANY_VALUE, Command, Flag, Given, Positional, required_workdir
 from lingua_flax.options.schema import MAX_PLACEHOLDERS, PositiveFloat
 from lingua_flax.runs.workdir import Workdir
 
@@ -36,6 +36,9 @@ class ImportCommand(Command):
     a width D of 512, for those that Marian itself trained with."""
     placeholders: Annotated[int, Field(ge=0, le=MAX_PLACEHOLDERS)] = 0
     """Number of new pieces, as tokenizer.placeholders, which the network learns to use when it is fine-tuned."""
+    plain_punctuation: Flag = False
+    """Read 36 marks, such as “ 。 … and full-width digits, as the plain ones by which OPUS-MT replaced them in the text
+    that it trained on. Transformers does not, so ids of lines with such marks differ from its own."""
     license: str | None = None
     """Licence of the network, to be recorded; by default what its README.md says."""
     verify: Annotated[Path | None, ANY_VALUE] = None

@@ -44,8 +44,7 @@ def write(export: Export, path: Path) -> str:
     document = html_document(export, answers).encode()
     if len(document) > MAX_BYTES:
         sizes = f"{len(document) / 1e6:.1f} MB, and more than {MAX_BYTES / 1e6} MB cannot be mailed"
-        remedy = "distill a smaller network, or use another format"
-        raise UserError(f"html: the file would have {sizes}: take --quantization int8, {remedy}")
+        raise UserError(f"html: the file would have {sizes}: distill a smaller network, or use another format")
     path.write_bytes(document)
     return "open it in a browser"
 

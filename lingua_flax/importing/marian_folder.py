@@ -15,7 +15,7 @@ from lingua_flax.data.tokenizer import language_tag, parse_tokenizers, read_mode
 from lingua_flax.export.marian_names import BIAS_OF_LOGITS, correspondences, stream_order, their_numbers
 from lingua_flax.host.errors import UserError
 from lingua_flax.importing.marian_config import MarianConfig, read_marian_config
-from lingua_flax.importing.sentencepiece_ids import SPECIAL, renumbered
+from lingua_flax.importing.sentencepiece_ids import SPECIAL, renumbered, with_plain_punctuation
 from lingua_flax.importing.transformers_files import read_json, read_license, read_tensors, weights_file
 from lingua_flax.model.parameters import params_by_name, replace_params
 from lingua_flax.model.positions import sinusoidal_positions
@@ -50,6 +50,7 @@ class Wishes(NamedTuple):
     license: str | None = None
     position_base: float | None = None
     placeholders: int = 0
+    plain_punctuation: bool = False
 
 
 def read_folder(folder: Path, wishes: Wishes) -> Imported:
@@ -66,6 +67,8 @@ def read_folder(folder: Path, wishes: Wishes) -> Imported:
     paths = [folder / "source.spm", folder / "target.spm"]
     models = zip(paths, read_models(paths), strict=True)
     tokenizers = [renumbered(model, names, tags, str(path)) for path, model in models]
+    if wishes.plain_punctuation:
+        tokenizers = list(map(with_plain_punctuation, tokenizers))
     config = Config(
         data=_data(folder, wishes, [tag[2:-1] for tag in tags.values()], marian.model.max_length),
         tokenizer=TokenizerConfig(**tokenizer_options(parse_tokenizers(tokenizers))),

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from sentencepiece import SentencePieceNormalizer
+from sentencepiece import sentencepiece_model_pb2 as proto
 
 from lingua_flax.commands.export import export
 from lingua_flax.commands.import_ import import_
@@ -25,6 +27,7 @@ from lingua_flax.export.marian_names import BIAS_OF_LOGITS, their_numbers
 from lingua_flax.host.errors import UserError
 from lingua_flax.importing import hub
 from lingua_flax.importing.marian_folder import POSITIONS
+from lingua_flax.importing.sentencepiece_ids import with_plain_punctuation
 from lingua_flax.options.config_files import ORIGIN_NAME, read_workdir_config
 from lingua_flax.options.special_ids import BOS_ID
 from lingua_flax.serving.languages import languages
@@ -118,6 +121,20 @@ def test_placeholders_begin_as_the_mean_and_change_nothing_else(folder, tmp_path
         np.testing.assert_array_equal(new[: len(old)], old)
         np.testing.assert_allclose(new[len(old) :], [np.mean(old[4:], axis=0)] * 3, rtol=1e-5)
     assert plain.tokenizer.encode_source(LINES) == more.tokenizer.encode_source(LINES)
+
+
+def test_marks_are_read_as_plain_ones_if_asked(folder, tmp_path):
+    plain = imported(folder, tmp_path / "w").tokenizer
+    read = imported(folder, tmp_path / "plain", "--plain-punctuation").tokenizer
+    for text, as_one_types in (("ａ “bad” ca，b… １９", 'ａ "bad" ca,b... 19'), ("a「b」。  c", 'a"b". c')):
+        for own, other in ((read.source, plain.source), (read.target, plain.target)):
+            assert own.normalize(text) == other.normalize(as_one_types) != other.normalize(text)
+    # Rules that a model has remain.
+    nfkc = proto.ModelProto.FromString((folder / "source.spm").read_bytes())
+    own = SentencePieceNormalizer(rule_name="nmt_nfkc").serialized_normalizer_spec()
+    nfkc.normalizer_spec.CopyFrom(proto.NormalizerSpec.FromString(own))
+    extended = SentencePieceNormalizer(model_proto=with_plain_punctuation(nfkc.SerializeToString()))
+    assert extended.Normalize("ﬁ “e\u0301”") == '\u2581fi\u2581"é"'
 
 
 def test_export_gives_the_folder_back(folder, tmp_path):
