@@ -268,7 +268,7 @@ class Checkpoints:
         policy = AnyPreservationPolicy(self._kept)
         options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=True)
         # Compressed, all arrays would be in memory once more, and only 8% smaller.
-        handlers = dict.fromkeys(("params", "training"), ocp.PyTreeCheckpointHandler(use_compression=False))
+        handlers = {item: ocp.PyTreeCheckpointHandler(use_compression=False) for item in ("params", "training")}
         handlers["metadata"] = ocp.JsonCheckpointHandler()
         self._manager = ocp.CheckpointManager(directory, options=options, item_handlers=handlers)
 
