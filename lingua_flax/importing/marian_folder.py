@@ -20,7 +20,7 @@ from lingua_flax.importing.transformers_files import read_json, read_license, re
 from lingua_flax.model.parameters import params_by_name, replace_params
 from lingua_flax.model.positions import sinusoidal_positions
 from lingua_flax.model.transformer import structure
-from lingua_flax.options.schema import Config, DataConfig, MixtureConfig, ModelConfig, TokenizerConfig
+from lingua_flax.options.schema import Config, DataConfig, MixtureConfig, ModelConfig, TokenizerConfig, TrainingConfig
 from lingua_flax.options.special_ids import BOS_ID, PAD_ID
 from lingua_flax.runs.new_workdir import run_files
 
@@ -74,6 +74,7 @@ def read_folder(folder: Path, wishes: Wishes) -> Imported:
         tokenizer=TokenizerConfig(**tokenizer_options(parse_tokenizers(tokenizers))),
         model=marian.model,
         decoding=marian.decoding,
+        training=TrainingConfig(label_smoothing=0.0),  # nothing is known of it
     )
     with weights.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
