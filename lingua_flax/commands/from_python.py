@@ -12,7 +12,6 @@ from lingua_flax.commands.evaluate import EvaluateCommand, loaded, score_transla
 from lingua_flax.commands.train import TrainCommand, config_in_workdir, saved_config, why_not_trainable, with_origin
 from lingua_flax.host.errors import Interrupted, UserError
 from lingua_flax.host.interruption import BorrowedSignals
-from lingua_flax.host.malloc import keep_freed_memory
 from lingua_flax.options.config_files import CONFIG_NAME, read_config, with_absolute_paths
 from lingua_flax.options.messages import all_fields, suggestion, validated
 from lingua_flax.options.schema import Config
@@ -49,7 +48,6 @@ def train(
       RunError: the run failed, for example because its loss was repeatedly not finite.
       KeyboardInterrupt: after Ctrl-C; SIGTERM ends the process, both unless the program has handlers of its own.
     """
-    keep_freed_memory()
     from lingua_flax.training import trainer
 
     workdir, interruption, failures = Path(workdir), BorrowedSignals(), list[BaseException]()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from pydantic import Field
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import new_folder
-from lingua_flax.options.command_line import ANY_VALUE, Command, Given, Positional, required_workdir
+from lingua_flax.options.command_line import ANY_VALUE, Command, Flag, Given, Positional, required_workdir
 from lingua_flax.options.schema import MAX_PLACEHOLDERS, PositiveFloat
 from lingua_flax.runs.workdir import Workdir
 
@@ -35,6 +36,9 @@ class ImportCommand(Command):
     a width D of 512, for those that Marian itself trained with."""
     placeholders: Annotated[int, Field(ge=0, le=MAX_PLACEHOLDERS)] = 0
     """Number of new pieces, as tokenizer.placeholders, which the network learns to use when it is fine-tuned."""
+    plain_punctuation: Flag = False
+    """Read 36 marks, such as “ 。 … and full-width digits, as the plain ones by which OPUS-MT replaced them in the text
+    that it trained on. Transformers does not, so ids of lines with such marks differ from its own."""
     license: str | None = None
     """Licence of the network, to be recorded; by default what its README.md says."""
     verify: Annotated[Path | None, ANY_VALUE] = None
@@ -57,13 +61,16 @@ class ImportCommand(Command):
 def import_(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = ImportCommand.read(argv)
+    from lingua_flax.data.text_files import read_lines
     from lingua_flax.devices.platform import initialize_devices
     from lingua_flax.importing.hub import found_folder
     from lingua_flax.importing.marian_folder import Wishes, read_folder
-    from lingua_flax.importing.verification import verify
+    from lingua_flax.importing.verification import MAX_LINES, verify
     from lingua_flax.runs.new_workdir import new_metadata, write_network
 
     initialize_devices("cpu")
+    file = options.verify if options.verify != Path() else None
+    lines = list(islice(read_lines(file), MAX_LINES)) if file else None
     folder, name = found_folder(options.folder[0])
     chosen = options.model_dump(include={*Wishes._fields} - {"name"})
     imported = read_folder(folder, Wishes(name, **chosen))
@@ -71,5 +78,5 @@ def import_(argv: Sequence[str]) -> None:
     with new_folder(options.workdir) as new:
         write_network(new, imported.files, imported.params, new_metadata(imported.config, imported.tokenizers))
         if options.verify is not None:
-            verify(folder, new, options.verify if options.verify != Path() else None)
+            verify(folder, new, lines)
     log.info("imported as %s", options.workdir)

@@ -11,7 +11,6 @@ from pydantic import Field
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_writable
 from lingua_flax.host.interruption import interruption
-from lingua_flax.host.malloc import keep_freed_memory
 from lingua_flax.options.command_line import Command, Flag, Given, config_of, required_workdir
 from lingua_flax.options.config_files import (
     CONFIG_NAME,
@@ -98,9 +97,10 @@ def config_in_workdir(config: Config, saved: Config | None, workdir: Path | None
     if not config.data.held_out or (saved and not config.data.held_out.exists()):  # it has a copy, if it needs one
         origin = config.training.init_from
         config = with_held_out(config, saved.data.held_out if saved else origin and origin / HELD_OUT_NAME)
-    if saved and (differences := refused_changes(as_json(saved), config, "in the workdir")):
+    if workdir and saved and (differences := refused_changes(as_json(saved), config, "in the workdir")):
         raise UserError(
-            f"{workdir} was created with a different config: {'; '.join(differences)}. "
+            why_not_trainable(workdir)
+            or f"{workdir} was created with a different config: {'; '.join(differences)}. "
             "Choose another --workdir, or restore these options"
         )
     return config
@@ -121,7 +121,6 @@ def train(argv: Sequence[str]) -> None:
         show_dry_run(config, workdir, command.tokens_per_second, command.json_file)
         return
     assert workdir  # resolve_config requires it for training
-    keep_freed_memory()
     if finished := why_not_trainable(workdir):
         print(finished)
         return

@@ -28,6 +28,7 @@ from lingua_flax.model.parameters import params_by_name
 from lingua_flax.page.documents import bundled, in_script, page_html
 
 MODULES = Path(__file__).parent / "browser"
+MAX_BYTES = 20_000_000
 LARGEST = 127  # of the integers
 SECONDS = 15.0  # of a comparison, in which a small network translates 100 lines
 KINDS = {1: "unigram", 2: "bpe"}  # of tokenizers, as SentencePiece counts them
@@ -35,12 +36,16 @@ TYPES = {1: "normal", 2: "unknown", 3: "control", 4: "user", 5: "unused", 6: "by
 
 
 def write(export: Export, path: Path) -> str:
-    """Writes the file; raises UserError if its program has no code for the tokenizer."""
+    """Writes the file; raises UserError if its program has no code for the tokenizer, or if it is too large."""
     run = RunReport(export.run).read() | {"checkpoints": [export.translator.step], "seconds_since_change": None}
     source, target = export.translator.languages
     language = {"code": source, "name": source, "targets": [target]}
     answers = {"run": run, "examples": example_sentences(export.run), "languages": [language]}
-    path.write_text(html_document(export, answers), encoding="utf-8")
+    document = html_document(export, answers).encode()
+    if len(document) > MAX_BYTES:
+        sizes = f"{len(document) / 1e6:.1f} MB, and more than {MAX_BYTES / 1e6} MB cannot be mailed"
+        raise UserError(f"html: the file would have {sizes}: distill a smaller network, or use another format")
+    path.write_bytes(document)
     return "open it in a browser"
 
 

@@ -8,7 +8,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 
 
 def keep_freed_memory() -> None:
-    """Makes malloc keep freed memory instead of returning it to the kernel; must be called before JAX is imported.
+    """Makes malloc keep freed memory instead of returning it to the kernel; must be called before JAX has devices.
 
     On a CPU, XLA allocates its large buffers anew in every step. By default, glibc maps and unmaps each of them, which
     costs time in page faults. Keeping the memory is faster but increases the peak (measured: docs/results/index.md).

@@ -15,12 +15,12 @@ from lingua_flax.data.tokenizer import language_tag, parse_tokenizers, read_mode
 from lingua_flax.export.marian_names import BIAS_OF_LOGITS, correspondences, stream_order, their_numbers
 from lingua_flax.host.errors import UserError
 from lingua_flax.importing.marian_config import MarianConfig, read_marian_config
-from lingua_flax.importing.sentencepiece_ids import SPECIAL, renumbered
+from lingua_flax.importing.sentencepiece_ids import SPECIAL, renumbered, with_plain_punctuation
 from lingua_flax.importing.transformers_files import read_json, read_license, read_tensors, weights_file
 from lingua_flax.model.parameters import params_by_name, replace_params
 from lingua_flax.model.positions import sinusoidal_positions
 from lingua_flax.model.transformer import structure
-from lingua_flax.options.schema import Config, DataConfig, ModelConfig, TokenizerConfig
+from lingua_flax.options.schema import Config, DataConfig, MixtureConfig, ModelConfig, TokenizerConfig, TrainingConfig
 from lingua_flax.options.special_ids import BOS_ID, PAD_ID
 from lingua_flax.runs.new_workdir import run_files
 
@@ -50,6 +50,7 @@ class Wishes(NamedTuple):
     license: str | None = None
     position_base: float | None = None
     placeholders: int = 0
+    plain_punctuation: bool = False
 
 
 def read_folder(folder: Path, wishes: Wishes) -> Imported:
@@ -66,11 +67,14 @@ def read_folder(folder: Path, wishes: Wishes) -> Imported:
     paths = [folder / "source.spm", folder / "target.spm"]
     models = zip(paths, read_models(paths), strict=True)
     tokenizers = [renumbered(model, names, tags, str(path)) for path, model in models]
+    if wishes.plain_punctuation:
+        tokenizers = list(map(with_plain_punctuation, tokenizers))
     config = Config(
         data=_data(folder, wishes, [tag[2:-1] for tag in tags.values()], marian.model.max_length),
         tokenizer=TokenizerConfig(**tokenizer_options(parse_tokenizers(tokenizers))),
         model=marian.model,
         decoding=marian.decoding,
+        training=TrainingConfig(label_smoothing=0.0),  # nothing is known of it
     )
     with weights.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -106,7 +110,9 @@ def _data(folder: Path, wishes: Wishes, tagged: Sequence[str], max_length: int) 
             raise UserError(f"--{option}-language is required: {folder} does not say which it is")
     row_length = min(DataConfig().row_length, max_length)
     languages = {"source_language": source, "target_language": target}
-    return DataConfig(name="text", tag_target=bool(tagged), row_length=row_length, **languages)
+    # That it was trained on corpora of all languages is how a config says what a network translates into.
+    mixture = tuple(MixtureConfig(name="text", target_language=each) for each in tagged if each != target)
+    return DataConfig(name="text", tag_target=bool(tagged), row_length=row_length, mixture=mixture, **languages)
 
 
 def _params(weights: Path, marian: MarianConfig, numbers: Sequence[int], placeholders: int) -> Any:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import sentencepiece
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2 as proto
 
@@ -10,6 +11,14 @@ from lingua_flax.data.placeholders import PLACEHOLDERS
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
+# What OPUS-MT replaced before it trained; its rules make " of １, which nobody can have meant.
+PLAIN_PUNCTUATION = dict(
+    zip(
+        "“”《》「」’、〈〉【】∶━～，：？）！（；％０１２３４５６７８９",
+        '""""""\',<>[]:-~,:?)!(;%0123456789',
+        strict=True,
+    )
+) | {"…": "...", "。": ". ", "．": ". "}
 SPECIAL = {PAD_ID: "<pad>", EOS_ID: "</s>", BOS_ID: "<s>", UNK_ID: "<unk>"}
 Piece = Any  # of SentencePiece's protocol buffers
 Kind = proto.ModelProto.SentencePiece  # type: ignore[attr-defined]
@@ -50,3 +59,15 @@ def renumbered(model: bytes, pieces: Sequence[str], tags: Mapping[str, str], nam
         setattr(new.trainer_spec, f"{field}_piece", SPECIAL[number])
     new.DiscardUnknownFields()  # tests of itself, which name pieces by their old numbers
     return new.SerializeToString()
+
+
+def with_plain_punctuation(model: bytes) -> bytes:
+    """Returns a serialized model that reads PLAIN_PUNCTUATION, beside what it normalizes already."""
+    changed = proto.ModelProto.FromString(model)  # type: ignore[attr-defined]
+    spec = changed.normalizer_spec
+    sentencepiece.set_min_log_level(1)  # of information there is much
+    rules = sentencepiece.SentencePieceNormalizer(normalizer_spec=spec).Decompile() if spec.precompiled_charsmap else []
+    extended = sentencepiece.SentencePieceNormalizer(norm_map=list((dict(rules) | PLAIN_PUNCTUATION).items()))
+    found = proto.NormalizerSpec.FromString(extended.serialized_normalizer_spec())  # type: ignore[attr-defined]
+    spec.precompiled_charsmap = found.precompiled_charsmap
+    return bytes(changed.SerializeToString())

@@ -3,8 +3,8 @@
 import functools
 import logging
 import random
+from collections.abc import Sequence
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 from flax import nnx
 
 from lingua_flax.data.batch import pad_rows
-from lingua_flax.data.text_files import read_lines
 from lingua_flax.export.marian_names import their_numbers
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.importing.marian_folder import BANNED
@@ -28,10 +27,10 @@ TOLERANCE = 1e-3  # of logits
 log = logging.getLogger(__name__)
 
 
-def verify(folder: Path, workdir: Path, file: Path | None) -> None:
-    """Compares a workdir with the folder it was made of, on lines of a file or of random pieces, and logs the result.
+def verify(folder: Path, workdir: Path, given: Sequence[str] | None) -> None:
+    """Compares a workdir with the folder it was made of, on given lines or on random pieces, and logs the result.
 
-    Raises RunError if ids or logits differ, and UserError if no line of the file is short enough; logs that nothing is
+    Raises RunError if ids or logits differ, and UserError if no given line is short enough; logs that nothing is
     compared without transformers.
     """
     if missing := [name for name in ("torch", "transformers") if not find_spec(name)]:
@@ -44,12 +43,12 @@ def verify(folder: Path, workdir: Path, file: Path | None) -> None:
     model = MarianMTModel.from_pretrained(folder, dtype=torch.float32).train(False)
     tokenizer = MarianTokenizer.from_pretrained(folder)
     own = translator.tokenizer
-    lines = list(islice(read_lines(file), MAX_LINES)) if file else _lines_of_random_pieces(own.source)
+    lines = _lines_of_random_pieces(own.source) if given is None else given
     prefix = f">>{translator.languages[1]}<< " if own.source_tags else ""
     theirs = their_numbers(read_origin(workdir)["ids"])
     read = {line: ids for line, ids in zip(lines, own.encode_source(lines), strict=True) if 1 < len(ids) <= MAX_TOKENS}
     if not read:
-        raise UserError(f"{file}: it has no lines of at most {MAX_TOKENS} tokens")
+        raise UserError(f"--verify: the file has no lines of at most {MAX_TOKENS} tokens")
     other = [line for line, ids in read.items() if tokenizer(prefix + line)["input_ids"] != [theirs[i] for i in ids]]
     if other:
         message = (

@@ -64,6 +64,7 @@ def detect(text: str, languages: list[Language]) -> list[dict[str, Any]]:
 
 def _name(code: str) -> str:
     try:
-        return Locale.parse(code.replace("-", "_")).get_display_name("en") or code
+        known = language_code(code) if code.isalpha() else code.replace("-", "_")  # eng would be that of a country
+        return Locale.parse(known).get_display_name("en") or code
     except (UnknownLocaleError, ValueError):
         return code

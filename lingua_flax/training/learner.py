@@ -68,6 +68,7 @@ class Learner:
     def initialize(self) -> None:
         """Sets the state before the first step, with parameters copied from another run if the config says so."""
         self.state = jax.jit(self._initial_state, out_shardings=self._shardings)(self._inherited)
+        self._inherited = {}
 
     def restore(self, params: Any, training: Any) -> None:
         """Sets the state to the items of a checkpoint."""
@@ -76,7 +77,7 @@ class Learner:
 
     def item_templates(self) -> tuple[Any, Any]:
         """Returns the shapes of the items of a checkpoint."""
-        return checkpoint_items(jax.eval_shape(self._initial_state, self._inherited))
+        return checkpoint_items(jax.eval_shape(self._initial_state, {}))
 
     def set_decay(self, decay: Decay | None) -> None:
         """Sets the decay of the "wsd" schedule; another schedule has none."""

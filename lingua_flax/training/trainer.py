@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import threading
 import time
@@ -24,6 +25,7 @@ from lingua_flax.devices.processes import (
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import Interrupted, RunError
 from lingua_flax.host.interruption import Interruption
+from lingua_flax.host.malloc import keep_freed_memory
 from lingua_flax.host.version import VERSION
 from lingua_flax.options.config_files import config_digest
 from lingua_flax.options.schema import Config, ProcessOptions
@@ -43,6 +45,9 @@ from lingua_flax.training.state import checkpoint_items
 from lingua_flax.training.validation import ValidationSet, validate_directions, warm_up
 
 MAX_SKIPPED = 3  # consecutive steps with a non-finite loss or gradient that stop the run
+# From here on, kept memory makes no step faster, but is in pieces in which the next step has no place: with a width of
+# 512 and 6 layers, the peak after ten steps is 7.3 instead of 3.5 GB.
+LARGE_WIDTH = 512
 log = logging.getLogger(__name__)
 
 
@@ -60,6 +65,8 @@ def train(
     the loss or its gradient was repeatedly not finite or memory is too small; and the error of a checkpoint that could
     not be written.
     """
+    if config.model.embed_dim < LARGE_WIDTH:
+        keep_freed_memory()
     with computing(config.devices, processes) as compilations, contextlib.closing(workdir):
         prepared, validation_sets, learner = _prepare(config, workdir)
         with explain_out_of_memory(learner.network, prepared.config, learner.mesh):
@@ -92,7 +99,8 @@ def _prepare(config: Config, workdir: Workdir) -> tuple[Preparation, Sequence[Va
     }
     for what, digest in compared.items():
         check_equal_on_all_processes(what, digest)
-    return prepared, validation_sets, Learner(prepared, mesh)
+    # Only the learner still has the parameters of the other run, and only until it has begun.
+    return dataclasses.replace(prepared, inherited={}), validation_sets, Learner(prepared, mesh)
 
 
 def _digest(sets: Sequence[ValidationSet]) -> str:
@@ -246,7 +254,7 @@ class Trainer:
         self._log_all_steps()
         # Before the first step, the config alone determines the state, unless it has parameters of another run: that
         # one may go on, and this one be killed.
-        if self.progress.step or self._prepared.inherited:
+        if self.progress.step or self._prepared.config.training.init_from:
             position, attention = self.batches.state(), self.learner.attention
             metadata = checkpoint_metadata(self._prepared, self.progress, position, attention)
             self._saved.save(*checkpoint_items(self.learner.state), metadata)

@@ -16,15 +16,21 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from sentencepiece import SentencePieceNormalizer
+from sentencepiece import sentencepiece_model_pb2 as proto
 
 from lingua_flax.commands.export import export
 from lingua_flax.commands.import_ import import_
+from lingua_flax.commands.train import train
+from lingua_flax.export import html_file
 from lingua_flax.export.marian_names import BIAS_OF_LOGITS, their_numbers
 from lingua_flax.host.errors import UserError
 from lingua_flax.importing import hub
 from lingua_flax.importing.marian_folder import POSITIONS
+from lingua_flax.importing.sentencepiece_ids import with_plain_punctuation
 from lingua_flax.options.config_files import ORIGIN_NAME, read_workdir_config
 from lingua_flax.options.special_ids import BOS_ID
+from lingua_flax.serving.languages import languages
 from lingua_flax.translation.translator import Translator
 from tests.helpers.marian import LINES, write_folder
 from tests.helpers.networks import forward_pass
@@ -97,6 +103,15 @@ def test_workdir_has_licence_origin_and_defaults_of_the_search(folder, tmp_path)
     assert read_workdir_config(tmp_path / "w").model.norm_epsilon == 1e-5
 
 
+def test_all_languages_are_served_and_the_workdir_is_not_trained_on(folder, tmp_path):
+    imported(folder, tmp_path / "w", "--target-language", "fra")
+    english, *others = languages(read_workdir_config(tmp_path / "w").data)
+    assert (english.code, english.name, english.targets) == ("eng", "English", ["fra", "deu"])
+    assert [other.name for other in others] == ["French", "German"]
+    with pytest.raises(UserError, match=r"nothing to resume.*--init-from"):
+        train(["--workdir", str(tmp_path / "w"), "--config", "fine_tune"])
+
+
 def test_placeholders_begin_as_the_mean_and_change_nothing_else(folder, tmp_path):
     plain = imported(folder, tmp_path / "plain")
     more = imported(folder, tmp_path / "more", "--placeholders", 3)
@@ -106,6 +121,20 @@ def test_placeholders_begin_as_the_mean_and_change_nothing_else(folder, tmp_path
         np.testing.assert_array_equal(new[: len(old)], old)
         np.testing.assert_allclose(new[len(old) :], [np.mean(old[4:], axis=0)] * 3, rtol=1e-5)
     assert plain.tokenizer.encode_source(LINES) == more.tokenizer.encode_source(LINES)
+
+
+def test_marks_are_read_as_plain_ones_if_asked(folder, tmp_path):
+    plain = imported(folder, tmp_path / "w").tokenizer
+    read = imported(folder, tmp_path / "plain", "--plain-punctuation").tokenizer
+    for text, as_one_types in (("ａ “bad” ca，b… １９", 'ａ "bad" ca,b... 19'), ("a「b」。  c", 'a"b". c')):
+        for own, other in ((read.source, plain.source), (read.target, plain.target)):
+            assert own.normalize(text) == other.normalize(as_one_types) != other.normalize(text)
+    # Rules that a model has remain.
+    nfkc = proto.ModelProto.FromString((folder / "source.spm").read_bytes())
+    own = SentencePieceNormalizer(rule_name="nmt_nfkc").serialized_normalizer_spec()
+    nfkc.normalizer_spec.CopyFrom(proto.NormalizerSpec.FromString(own))
+    extended = SentencePieceNormalizer(model_proto=with_plain_punctuation(nfkc.SerializeToString()))
+    assert extended.Normalize("ﬁ “e\u0301”") == '\u2581fi\u2581"é"'
 
 
 def test_export_gives_the_folder_back(folder, tmp_path):
@@ -135,6 +164,15 @@ def test_exports_translate_as_the_workdir(folder, tmp_path, name, capfd):
     where = ["--workdir", tmp_path / "w", "--output", tmp_path / "out", "--verify", tmp_path / "lines"]
     export([str(each) for each in ["--format", name, "--quantization", "float32", *where]])
     assert " 8 " in capfd.readouterr().out
+
+
+def test_html_file_that_is_too_large_to_be_mailed_is_refused(folder, tmp_path, monkeypatch):
+    imported(folder, tmp_path / "w")
+    how = ["--workdir", str(tmp_path / "w"), "--format", "html", "--output", str(tmp_path / "out.html")]
+    monkeypatch.setattr(html_file, "MAX_BYTES", 100_000)
+    with pytest.raises(UserError, match=r"would have 0\.\d MB, and more than 0\.1 MB cannot be mailed"):
+        export(how)
+    assert not (tmp_path / "out.html").exists()
 
 
 @pytest.mark.parametrize(
@@ -197,9 +235,14 @@ def test_damaged_and_missing_files_are_refused(tmp_path, monkeypatch):
             imported(folder, tmp_path / "w")
         (folder / name).write_bytes(kept)
     monkeypatch.setattr(hub, "find_spec", lambda name: None)
-    for argument, words in ((tmp_path / "none", "there is no such folder"), ("some/network", r"pip install .*\[hub\]")):
+    missing = tmp_path / "none"
+    for arguments, words in (
+        ([missing], "there is no such folder"),
+        (["some/network"], r"pip install .*\[hub\]"),
+        ([missing, "--verify", tmp_path / "lines"], "lines: no such file"),  # before anything is read
+    ):
         with pytest.raises(UserError, match=words):
-            imported(argument, tmp_path / "w")
+            import_([*map(str, arguments), "--workdir", str(tmp_path / "w")])
 
 
 def test_banned_words_are_never_written_and_hardly_change_the_loss(tmp_path):

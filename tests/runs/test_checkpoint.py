@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import re
 import shutil
 import signal
 import time
@@ -81,6 +82,20 @@ def test_arrays_donated_during_a_save_are_saved_unchanged(tmp_path):
     checkpoints.close()
     record = read_metadata(tmp_path, 5)
     assert digests("", restore_item(tmp_path, 5, "params", template(state), record)) == expected
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux to tell its memory")
+def test_saving_a_large_state_needs_a_fraction_of_its_memory(tmp_path):
+    def memory(name):
+        return int(re.search(rf"^{name}:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)[1]) << 10
+
+    numbers = [np.random.default_rng(i).random(2**21, np.float32) for i in range(40)]
+    checkpoints = Checkpoints(tmp_path, 2)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+    before = memory("VmRSS")
+    checkpoints.save(5, numbers[:20], numbers[20:], {}, None)
+    checkpoints.close()
+    assert memory("VmHWM") - before < sum(array.nbytes for array in numbers) / 2
 
 
 def test_failed_background_save_is_reported_by_the_next_call(tmp_path):
