@@ -28,10 +28,8 @@ function fixed(number) {
 /**
  * Draws a vector as a strip of coloured cells. One that is hovered, or reached with the arrow keys, shows its number.
  *
- * @param {string} name
- * @param {number[]} values
- * @param {number} [groups] number of equal parts, which are set apart
- * @param {number} [largest] number, which has the full color
+ * @type {(name: string, values: number[], groups?: number, largest?: number) => HTMLElement} `groups` equal parts are set
+ *   apart, and the largest number has the full color
  */
 function vector(name, values, groups = 1, largest = Math.max(...values.map(Math.abs), 1e-9)) {
   const width = values.length / groups;
@@ -45,31 +43,26 @@ function vector(name, values, groups = 1, largest = Math.max(...values.map(Math.
       mouseenter: () => show(i),
     })
   );
-  const strip = html("span", {
-    class: "strip-of-cells",
-    role: "slider",
-    tabindex: 0,
+  const slider = html("input", {
+    type: "range",
     "aria-label": name,
-    "aria-valuemin": 1,
-    "aria-valuemax": values.length,
-    "aria-valuenow": 1,
     "aria-valuetext": about,
-    mouseleave: () => output.textContent = about,
-    keydown: (/** @type {KeyboardEvent} */ event) => {
-      const length = values.length;
-      const moves = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, Home: -length, End: length };
-      const move = moves[/** @type {keyof typeof moves} */ (event.key)];
-      if (!move) return;
-      event.preventDefault();
-      show(Math.min(Math.max(Number(strip.ariaValueNow) - 1 + move, 0), length - 1));
-    },
-  }, ...cells);
+    min: 1,
+    max: values.length,
+    value: 1,
+    input: () => show(slider.valueAsNumber - 1),
+  });
   /** @param {number} i */
   function show(i) {
-    output.textContent = `${i + 1}: ${fixed(values[i])}`;
-    strip.ariaValueNow = String(i + 1);
-    strip.ariaValueText = output.textContent;
+    slider.valueAsNumber = i + 1;
+    slider.ariaValueText = output.textContent = `${i + 1}: ${fixed(values[i])}`;
   }
+  const strip = html(
+    "span",
+    { class: "strip-of-cells", mouseleave: () => output.textContent = about },
+    slider,
+    ...cells,
+  );
   return html("div", { class: "vector" }, html("span", {}, name), strip, output);
 }
 
@@ -214,7 +207,7 @@ function table(titles, rows) {
   return html("table", { class: "scores" }, html("thead", {}, head), html("tbody", {}, ...drawn));
 }
 
-/** @param {string[]} names @param {Explanation} explanation */
+/** @type {(names: string[], explanation: Explanation) => HTMLElement[]} */
 function weightedValues(names, { weights, values }) {
   const order = weights.map((_, i) => i).sort((a, b) => weights[b] - weights[a]);
   const weighted = values.map((value, i) => value.map((number) => weights[i] * number));
