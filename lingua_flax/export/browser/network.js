@@ -61,15 +61,9 @@ export class Network {
   }
 
   /**
-   * Reads one more token in each row, and returns the decoder's output.
+   * Reads one more token in each row, adds it to the past of the row, by layer, and returns the decoder's output.
    *
-   * @param {number[]} tokens
-   * @param {number[]} positions
-   * @param {Memory[][]} past of each row, by layer; the tokens are added to it
-   * @param {Source} source
-   * @param {Mask} mask of self-attention
-   * @param {Observer} [observe]
-   * @returns {Rows}
+   * @type {(tokens: number[], positions: number[], past: Memory[][], source: Source, mask: Mask, observe?: Observer) => Rows}
    */
   decode(tokens, positions, past, source, mask, observe) {
     let x = this.embed("target", tokens, positions);
@@ -126,15 +120,9 @@ export class Network {
   }
 
   /**
-   * An attention sublayer with its residual connection.
+   * An attention sublayer with its residual connection; `memoriesOf` returns what each row attends to.
    *
-   * @param {string} name
-   * @param {Rows} x
-   * @param {number[]} positions
-   * @param {(read: Rows) => Memory[]} memoriesOf what each row attends to
-   * @param {Mask} mask
-   * @param {Observer} [observe]
-   * @returns {Rows}
+   * @type {(name: string, x: Rows, positions: number[], memoriesOf: (read: Rows) => Memory[], mask: Mask, observe?: Observer) => Rows}
    */
   attention(name, x, positions, memoriesOf, mask, observe) {
     /** @type {any} */

@@ -1,8 +1,4 @@
-/**
- * The attention of one sentence: where it is in the network, small maps of all heads, and one of them as a large map.
- *
- * @module
- */
+/** The attention of a sentence: its place in the network, small maps of all heads, one of them in large. @module */
 
 import { drawDiagram } from "./diagram.js";
 import { checkbox, html, percent, readable, toggle } from "./dom.js";
@@ -41,11 +37,7 @@ export const DEFAULT = { kind: "cross", layer: null, head: null, words: true, si
  * @property {boolean} [isPlaying]
  */
 
-/**
- * Shows the attention of a sentence.
- *
- * @type {(place: HTMLElement, inspection: Inspection, selection: Selection, actions: Actions) => void}
- */
+/** @type {(place: HTMLElement, inspection: Inspection, selection: Selection, actions: Actions) => void} */
 export function showAttention(place, inspection, selection, actions) {
   const { kind, head } = selection;
   const table = tableOf(inspection, selection);
@@ -97,11 +89,7 @@ export function showAttention(place, inspection, selection, actions) {
   place.querySelector(".heat [aria-pressed=true]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
-/**
- * Draws how far the translation has got, with buttons that go on, word by word.
- *
- * @type {(inspection: Inspection, actions: Actions, goTo: (step: number | null) => void) => HTMLElement}
- */
+/** @type {(inspection: Inspection, actions: Actions, goTo: (step: number | null) => void) => HTMLElement} word by word */
 function drawProgress({ target }, { length = 0, play, isPlaying = false }, goTo) {
   const step = target.length;
   const read = ["<s>", ...target.slice(0, -1).map(({ piece }) => piece)].join("");

@@ -130,10 +130,7 @@ function translate(...texts) {
   show(view, texts.map((text, index) => ({ ...NOTHING, text, target, checkpoint: index ? "" : checkpoint })));
 }
 
-/**
- * @param {View | "run"} chosen
- * @param {Asked[]} asked of one panel or two
- */
+/** @type {(chosen: View | "run", asked: Asked[]) => void} of one panel or two */
 function show(chosen, asked) {
   if (chosen !== "run") view = chosen;
   second?.requests.abort();
@@ -182,11 +179,7 @@ function compareCheckpoints(checkpoints) {
   show("translation", checkpoints.map((step) => ({ ...NOTHING, text, target, checkpoint: String(step) })));
 }
 
-/**
- * Offers the examples; of a run without any, the samples of its last validation.
- *
- * @param {Examples} examples
- */
+/** @type {(examples: Examples) => void} Offers them; of a run without any, the samples of its last validation */
 function drawExamples({ sentences, ambiguous }) {
   const texts = sentences.length ? sentences : latestRun?.samples.map((sample) => sample.source) ?? [];
   const [here, there] = [texts.slice(0, HERE), texts].map((some) =>

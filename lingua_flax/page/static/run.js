@@ -8,17 +8,9 @@ const WIDTH = 480; // of a chart, in its own units
 const HEIGHT = 200;
 const MARGIN = { left: 44, right: 8, top: 8, bottom: 22 };
 
-/**
- * A curve of a chart: points (x, y).
- *
- * @typedef {{ name: string, style: string, points: [number, number][] }} Curve
- */
+/** @typedef {{ name: string, style: string, points: [number, number][] }} Curve */
 
-/**
- * @param {HTMLElement} place
- * @param {Run} run
- * @param {(checkpoints: number[]) => void} compare translates with two checkpoints side by side
- */
+/** @type {(place: HTMLElement, run: Run, compare: (checkpoints: number[]) => void) => void} translations side by side */
 export function showRun(place, run, compare) {
   const validations = run.validations;
   /** @type {[number, number][]} */
@@ -136,11 +128,7 @@ function chart(title, curves) {
   return html("figure", {}, html("figcaption", {}, title), picture, html("p", { class: "legend" }, ...legend));
 }
 
-/**
- * Returns about five round numbers from 0 to a maximum.
- *
- * @param {number} max
- */
+/** @type {(max: number) => number[]} about five round numbers from 0 to there */
 function ticks(max) {
   const rough = max / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
