@@ -88,7 +88,7 @@ def url(workdir):
     examples = {"sentences": [SENTENCE, WALK], "ambiguous": [{"word": "bank", "sentences": BANKS}]}
     with pytest.MonkeyPatch.context() as patch:
         pad_alike(patch)
-        patch.setattr("lingua_flax.serving.app.example_sentences", lambda _: examples)  # it takes seconds
+        patch.setattr("lingua_flax.serving.app.example_sentences", lambda _: examples)
         with serving(load, root_path="/mt", workdir=workdir) as (_, url):
             yield url
 

@@ -227,9 +227,9 @@ function useTheme(theme) {
   for (const panel of panelsShown()) panel.draw(); // pictures have the colors of the theme
 }
 
-/** Draws the page; examples come later, once the server has made them, which takes it seconds after its start. */
+/** Draws the page. */
 async function start() {
-  const [known, run] = await Promise.all([api.languages(), api.run()]);
+  const [known, run, examples] = await Promise.all([api.languages(), api.run(), api.examples()]);
   latestRun = run;
   targets = [...new Set(known.flatMap((language) => language.targets))];
   shared.smoothing = run.label_smoothing;
@@ -247,7 +247,8 @@ async function start() {
   useTheme(theme());
   byId("theme").addEventListener("click", () => useTheme(THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => useTheme(theme()));
-  await Promise.all([lookAtRun(), api.examples().then(drawExamples)]);
+  drawExamples(examples);
+  await lookAtRun();
 }
 
 start().catch(({ message }) => {
