@@ -372,6 +372,17 @@ def test_heat_map_and_every_number_of_a_weight_are_those_of_the_network(kind, pa
     expect(steps).to_have_count(0)
 
 
+def test_map_that_is_shown_first_is_the_clearest_of_the_sentence(page, url):
+    clearest = set()
+    for text in (BAT, SENTENCE, WALK, BANKS[1]):
+        go_to(page, json.dumps({"view": "attention", "panels": [{"text": text}]}))
+        maps = weights_in(ask(url, q=text)["attention"]["cross"])
+        layer, head = np.unravel_index(maps.max(-1).mean(-1).argmax(), maps.shape[:2])
+        expect(page.locator("figcaption")).to_have_text(f"Cross-attention, layer {layer + 1}, head {head + 1}")
+        clearest.add((layer, head))
+    assert len(clearest) > 1
+
+
 def check_numbers(page, steps, key, network):
     """Compares the steps in which a weight is made with an explanation."""
     is_of_decoder, own = "hidden" in network, np.array(network["weights"])

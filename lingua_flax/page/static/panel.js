@@ -276,8 +276,9 @@ export class Panel {
     if (!this.inspection) return;
     const weights = this.inspection.attention[selection.kind];
     const exists = (selection.layer ?? 0) < weights.layers && (selection.head ?? 0) < weights.heads;
-    if (!this.shared.isChosen || !exists) Object.assign(selection, weights.clearest());
-    this.shared.isChosen = true;
+    if (this.shared.isChosen && exists) return;
+    Object.assign(selection, weights.clearest());
+    this.shared.isChosen = this.element.ariaBusy !== "true"; // otherwise it is clear in the sentence before
   }
 
   /** Draws the chosen view. */
