@@ -39,7 +39,7 @@ class RunReport:
         checkpoints = saved_steps(self._files.checkpoints)
         return {
             "name": self._files.path.name,
-            "step": self._steps[-1][0] if self._steps else 0,
+            "step": self._steps[-1][0] if self._steps else max(checkpoints, default=0),
             "num_steps": config.training.num_steps,
             "seconds_since_change": seconds,
             "checkpoints": checkpoints,

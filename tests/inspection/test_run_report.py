@@ -85,6 +85,7 @@ def test_report_begins_again_when_the_file_is_replaced(growing):
 def test_best_checkpoint_is_that_of_the_newest_intact_record(trained, growing):
     checkpoints = shutil.copytree(trained[0] / "checkpoints", growing / "checkpoints")
     saved = saved_steps(checkpoints)
+    assert RunReport(growing).read()["step"] == saved[-1]  # without metrics
     while saved:
         best = read_metadata(checkpoints, newest := saved.pop())["best_step"]
         assert RunReport(growing).read()["best_checkpoint"] == (best if (checkpoints / str(best)).exists() else None)

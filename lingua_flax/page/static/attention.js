@@ -85,6 +85,7 @@ export function showAttention(place, inspection, selection, actions) {
       actions.explanation,
     ),
   );
+  place.querySelector(".map[aria-pressed=true]")?.scrollIntoView({ block: "nearest", inline: "center" });
   [".attention", ".overview"].forEach((part, i) => place.querySelector(part)?.scrollTo(0, scrolled[i]));
   place.querySelector(".heat [aria-pressed=true]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }

@@ -89,6 +89,8 @@ function samples(run) {
 /** @type {(title: string, curves: Curve[]) => HTMLElement} Draws curves over the steps, from 0 */
 function chart(title, curves) {
   const points = curves.flatMap((curve) => curve.points);
+  const caption = html("figcaption", {}, title);
+  if (!points.length) return html("figure", {}, caption, html("p", { class: "quiet" }, "none yet"));
   const maxX = Math.max(1, ...points.map(([x]) => x));
   const maxY = Math.max(1, ...points.map(([, y]) => y));
   const x = (/** @type {number} */ step) => MARGIN.left + (WIDTH - MARGIN.left - MARGIN.right) * step / maxX;
@@ -101,7 +103,7 @@ function chart(title, curves) {
     viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
     class: "chart",
     role: "img",
-    "aria-label": `${title}: ${last.join(", ") || "no values yet"}`,
+    "aria-label": `${title}: ${last.join(", ")}`,
   });
   for (const value of ticks(maxY)) {
     picture.append(
@@ -125,7 +127,7 @@ function chart(title, curves) {
     );
   }
   const legend = curves.map((curve) => html("span", { class: curve.style }, curve.name));
-  return html("figure", {}, html("figcaption", {}, title), picture, html("p", { class: "legend" }, ...legend));
+  return html("figure", {}, caption, picture, html("p", { class: "legend" }, ...legend));
 }
 
 /** @type {(max: number) => number[]} about five round numbers from 0 to there */
