@@ -505,7 +505,8 @@ def test_click_on_a_weight_and_each_stage_of_it_are_one_screen(page, size):
     page.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
     page.emulate_media(reduced_motion="reduce")  # scrolls at once
     tab(page, "Attention")
-    expect_in_view(sentence_field(page), page.locator(".heat"), button(page, "Play"), page.locator(".strip .map").first)
+    parts = [page.locator(part) for part in (".heat", ".play", ".map[aria-pressed=true]")]
+    expect_in_view(sentence_field(page), *parts)
     steps = page.get_by_label("How this weight is made")
     for cell in (page.locator(".heat button").first, page.locator(".heat button").last):
         cell.click()
@@ -565,7 +566,7 @@ def test_sentence_is_reached_by_five_tabs_at_most(open_page, url):
 @pytest.mark.parametrize("size", SCREENS, ids=str)
 def test_tour_is_played_and_what_it_speaks_of_is_in_view(page, size):
     page.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
-    heat, maps, looks = page.locator(".heat"), page.locator(".strip .map"), page.locator(".looks")
+    heat, chosen, looks = page.locator(".heat"), page.locator(".map[aria-pressed=true]"), page.locator(".looks")
 
     def hovers(word):
         page.get_by_role("button", name=f"{word}, probability").first.hover()
@@ -580,9 +581,9 @@ def test_tour_is_played_and_what_it_speaks_of_is_in_view(page, size):
     spoken_of = [
         lambda: expect_in_view(translation(page), translation(page, 1)),
         lambda: hovers("rive"),
-        lambda: expect_in_view(heat, maps.nth(2), page.get_by_label("</s> and punctuation")),
+        lambda: expect_in_view(heat, chosen, page.get_by_label("</s> and punctuation")),
         lambda: hovers("il"),
-        lambda: expect_in_view(heat, maps.nth(2)),
+        lambda: expect_in_view(heat, chosen),
         lambda: expect_in_view(heat, button(page, "Play"), page.locator(".masked").first),
         follows,
         lambda: expect_in_view(page.locator(".beam button").first, page.locator("p[role=status]").last),

@@ -34,7 +34,11 @@ export function showRun(place, run, compare) {
 function progress(run) {
   const total = run.num_steps;
   const seconds = run.seconds_since_change;
-  const changed = seconds === null ? "" : seconds < 60 ? "under way" : `last step ${ago(seconds)} ago`;
+  const changed = seconds === null || run.step === total
+    ? ""
+    : seconds < 60
+    ? "under way"
+    : `last step ${ago(seconds)} ago`;
   return html(
     "div",
     { class: "row" },
