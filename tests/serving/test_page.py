@@ -346,12 +346,13 @@ def weights_of_words(answer, kind, own):
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_heat_map_and_every_number_of_a_weight_are_those_of_the_network(kind, page, url):
-    answer, name = ask(url), NAMES[kind]
-    maps = weights_in(answer["attention"][kind])
-    tab(page, "Attention")
-    button(page, name).click()
-    layer, head = np.unravel_index(maps.max(-1).mean(-1).argmax(), maps.shape[:2])  # a map that is worth a look
-    expect(page.locator("figcaption")).to_have_text(f"{name}, layer {layer + 1}, head {head + 1}")
+    name = NAMES[kind]
+    for text in (BAT, SENTENCE):  # whose clearest maps, which come first, are not the same
+        go_to(page, json.dumps({"view": "attention", "selection": {"kind": kind}, "panels": [{"text": text}]}))
+        answer = ask(url, q=text)
+        maps = weights_in(answer["attention"][kind])
+        layer, head = np.unravel_index(maps.max(-1).mean(-1).argmax(), maps.shape[:2])
+        expect(page.locator("figcaption")).to_have_text(f"{name}, layer {layer + 1}, head {head + 1}")
     choose_map(page, f"{name}, layer 2, head 1")
     assert cells(page) == weights_of_words(answer, kind, maps[1, 0])
     show_tokens(page)
@@ -370,17 +371,6 @@ def test_heat_map_and_every_number_of_a_weight_are_those_of_the_network(kind, pa
     check_numbers(page, steps, shown["key"], ask(url, explain=place)["explanation"])
     button(page, "Close").click()
     expect(steps).to_have_count(0)
-
-
-def test_map_that_is_shown_first_is_the_clearest_of_the_sentence(page, url):
-    clearest = set()
-    for text in (BAT, SENTENCE, WALK, BANKS[1]):
-        go_to(page, json.dumps({"view": "attention", "panels": [{"text": text}]}))
-        maps = weights_in(ask(url, q=text)["attention"]["cross"])
-        layer, head = np.unravel_index(maps.max(-1).mean(-1).argmax(), maps.shape[:2])
-        expect(page.locator("figcaption")).to_have_text(f"Cross-attention, layer {layer + 1}, head {head + 1}")
-        clearest.add((layer, head))
-    assert len(clearest) > 1
 
 
 def check_numbers(page, steps, key, network):

@@ -33,12 +33,8 @@ export function showRun(place, run, compare) {
 /** @param {Run} run */
 function progress(run) {
   const total = run.num_steps;
-  const seconds = run.seconds_since_change;
-  const changed = seconds === null || run.step === total
-    ? ""
-    : seconds < 60
-    ? "under way"
-    : `last step ${ago(seconds)} ago`;
+  const seconds = run.step === total ? null : run.seconds_since_change;
+  const changed = seconds === null ? "" : seconds < 60 ? "under way" : `last step ${ago(seconds)} ago`;
   return html(
     "div",
     { class: "row" },
