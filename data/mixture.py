@@ -11,7 +11,7 @@ from lingua_flax.data.corpora import open_corpus
 from lingua_flax.data.corpora.corpus import Corpus, Pair, PairSource
 from lingua_flax.data.tokenizer import MIXTURE_TAG, Tokenizer, language_tag
 from lingua_flax.host.errors import UserError
-from lingua_flax.options.schema import DataConfig, MixtureConfig
+from lingua_flax.options.schema import TEXT_FILES, DataConfig, MixtureConfig
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,15 @@ def _training_corpus(
 
 def _training_pairs(config: DataConfig, corpus: Corpus) -> object:
     """Returns what identifies the training pairs of a corpus in either direction: its files, or name and languages."""
-    files = {path.expanduser().resolve() for path in (config.train_source, config.train_target) if path}
+    files = {path.expanduser().resolve() for name, path in config.files.items() if name.startswith("train_")}
     return files or (corpus.name, {corpus.source_language, corpus.target_language})
 
 
 def _entry_config(entry: MixtureConfig, config: DataConfig) -> DataConfig:
     options = {name: value for name, value in entry if value is not None and name not in ("weight", "tag_source")}
     languages = {"source_language": config.source_language, "target_language": config.target_language}
+    if entry.name == config.name == "text" and not entry.train_source and "{" in str(config.train_source):
+        options |= {name: getattr(config, name) for name in TEXT_FILES}
     return DataConfig(**{**languages, **options, "cache_directory": config.cache_directory})
 
 

@@ -94,7 +94,7 @@ def open_training_data(config: Config, tokenizer_files: Sequence[Path] = ()) -> 
             samplers = samplers_of(tagged, alpha) if alpha else None
             text = (training.pairs, training.corpus.languages)
             augmented.append(AugmentedPairs(tokenized[-1], *text, tagged, row_length, fractions, samplers))
-    weights = [training.weight for training in corpora]
+    weights = _weights(config.data, corpora)
     planner = Planner(tokenized, weights, row_length, config.training.seed, augmented)
     if len(corpora) > 1:
         _log_shares(corpora, planner)
@@ -131,9 +131,17 @@ def _tokenized_pairs(config: DataConfig, training: TrainingCorpus, tokenizer: To
     return pairs
 
 
+def _weights(config: DataConfig, corpora: Sequence[TrainingCorpus]) -> list[float]:
+    """Returns the weights by which pairs are drawn from the corpora: with a temperature, by their sizes, too."""
+    if config.temperature is None:
+        return [training.weight for training in corpora]
+    scaled = [training.weight * len(training.pairs) ** (1 / config.temperature) for training in corpora]
+    return [weight / sum(scaled) for weight in scaled]
+
+
 def _log_shares(corpora: Sequence[TrainingCorpus], planner: Planner) -> None:
     message = "%s%.1f%% of the training pairs drawn, each %.2f times an epoch"
-    for training, pairs in zip(corpora, planner.corpora, strict=True):
-        share = training.weight / sum(planner.weights)
+    shares = [weight / sum(planner.weights) for weight in planner.weights]
+    for training, pairs, share in zip(corpora, planner.corpora, shares, strict=True):
         times = share * len(planner.draws) / len(pairs)
         log.info(message, training.prefix, 100 * share, times)

@@ -4,12 +4,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-import regex
 
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.host.digests import short_digest
 
-_NOT_LETTERS = regex.compile(r"[^\p{L}\p{M}\p{S}]+")
 MAD_OF_NORMAL = 0.6745  # the median absolute deviation of a normal distribution with standard deviation 1
 LEAST_DEVIATION = 1.0  # of a corpus, even if it consists of repetitions; 2.6 between European languages
 MAX_SHIFT = 5  # lines
@@ -22,12 +20,9 @@ PARTS, PART = 10, 500  # parts whose correlations are looked at, of so many line
 UNRELATED = MAX_SHIFT + 1
 
 
-def digests(pair: Pair) -> tuple[int, int, int]:
-    """Returns digests of 8 bytes of a pair, of its letters without case, and of its source."""
-    letters = [_NOT_LETTERS.sub("", text.casefold()) for text in pair]
-    texts = ("\n".join(pair), "\n".join(letters if all(letters) else pair), pair[0])
-    first, second, third = (short_digest(text.encode()) for text in texts)
-    return first, second, third
+def digests(pair: Pair) -> tuple[int, int]:
+    """Returns digests of 8 bytes of a pair and of its source."""
+    return short_digest("\n".join(pair).encode()), short_digest(pair.source.encode())
 
 
 def occurrences(digests: np.ndarray) -> np.ndarray:

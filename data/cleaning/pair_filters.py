@@ -24,12 +24,16 @@ ENOUGH = 120  # characters that tell a language; identification takes most of th
 CLEAR = 0.8  # the share of a sample that must agree on its language
 SAME_DIGITS = 0.8  # the share that random numbers hardly have; of ten digits, half are the same by chance
 MIN_SCRIPT = 0.05  # the share of the letters that makes a script one of the corpus
+NAME_WORDS = 4  # at most, in what is taken for a name
 _KANA = frozenset(("HIRAGANA", "KATAKANA"))
+_WORD = regex.compile(r"\p{L}[\p{L}\p{M}]*")
 _LETTER = regex.compile(r"[\p{L}\p{M}]")
 _POINTS = re.compile("[\u0591-\u05c7\u064b-\u065f\u0670]")  # vowels of Hebrew and Arabic, which are mostly omitted
 _DIGIT = re.compile(r"\d")
 # Up to what is not ASCII or a top-level domain: words may follow directly (Chinese), or after a hyphen (Hungarian).
-_ADDRESS = re.compile(r"(?:https?://|www\.)(?:www\.)?([\w.-]*\.[a-z]+)|([\w.+-]+@[\w-]+(?:\.\w+)+)", re.ASCII | re.I)
+# Tokenizers of others divide http: / / example.org and info @ example.org.
+_HOST = r"(?:https?\s?:\s?/\s?/\s?|www\.)(?:www\.)?([\w.-]*\.[a-z]+)"
+_ADDRESS = re.compile(rf"{_HOST}|([\w.+-]+\s?@\s?[\w-]+(?:\.\w+)+)", re.ASCII | re.I)
 
 # Mending.
 
@@ -171,8 +175,13 @@ def _has_other_language(text: str, language: str) -> bool:
     return probabilities[language] <= UNLIKELY and max(probabilities.values()) >= LIKELY
 
 
+def _is_name(text: str) -> bool:
+    words = _WORD.findall(text)
+    return 0 < len(words) <= NAME_WORDS and all(word[0].isupper() for word in words)
+
+
 def _addresses(text: str) -> Counter[str]:
-    return Counter("".join(found).casefold() for found in _ADDRESS.findall(text))
+    return Counter(re.sub(r"\s", "", "".join(found).casefold()) for found in _ADDRESS.findall(text))
 
 
 FAULTS: dict[str, Callable[[Pair, Expected], bool]] = {  # mostly by the option that turns a check off
@@ -180,7 +189,7 @@ FAULTS: dict[str, Callable[[Pair, Expected], bool]] = {  # mostly by the option 
     "undecodable": lambda pair, expected: any("\ufffd" in text for text in pair),
     "max_length": lambda pair, expected: max(map(len, pair)) > expected.options.max_length,
     "min_letters": lambda pair, expected: not all(_has_letters(text, expected.options.min_letters) for text in pair),
-    "identical": lambda pair, expected: pair[0].casefold() == pair[1].casefold(),
+    "identical": lambda pair, expected: pair[0].casefold() == pair[1].casefold() and not all(map(_is_name, pair)),
     "script": lambda pair, expected: any(map(_has_other_script, pair, expected.scripts)),
     "swapped": lambda pair, expected: _is_swapped(pair, expected.languages),
     "language": lambda pair, expected: any(map(_has_other_language, pair, expected.languages)),

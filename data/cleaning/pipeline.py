@@ -37,7 +37,7 @@ MIN_ALIGNED = 200  # pairs from which word alignments can be learned
 REASONS = ("", "unreadable", *FAULTS, "shifts", "duplicates", "max_targets", "max_deviation", "misaligned", "numbers")
 # What stays in memory of a pair: the index of the reason among REASONS, and digests of the pair, of its letters, and of
 # its source.
-FACTS = np.dtype([("line", "u4"), ("reason", "u1"), ("lengths", "i4", 2), ("digests", "u8", 3), ("score", "f4")])
+FACTS = np.dtype([("line", "u4"), ("reason", "u1"), ("lengths", "i4", 2), ("digests", "u8", 2), ("score", "f4")])
 
 
 def clean(
@@ -139,11 +139,10 @@ def _judge(pairs: np.ndarray, options: CleaningOptions, report: Report) -> None:
         if len(kept := np.flatnonzero(reasons == 0)):
             reasons[kept[find(kept)]] = REASONS.index(reason)
 
-    if options.duplicates != "none":
-        digest = int(options.duplicates == "similar")
-        leave_out("duplicates", lambda kept: corpus_filters.occurrences(repeated[kept, digest]) > 0)
+    if options.duplicates:
+        leave_out("duplicates", lambda kept: corpus_filters.occurrences(repeated[kept, 0]) > 0)
     if options.max_targets:
-        leave_out("max_targets", lambda kept: corpus_filters.occurrences(repeated[kept, 2]) >= options.max_targets)
+        leave_out("max_targets", lambda kept: corpus_filters.occurrences(repeated[kept, 1]) >= options.max_targets)
     if options.max_deviation:
         leave_out("max_deviation", lambda kept: corpus_filters.deviations(lengths[kept]) > options.max_deviation)
 

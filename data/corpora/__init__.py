@@ -4,12 +4,11 @@ import difflib
 
 from lingua_flax.data.corpora.corpus import Corpus, Pair, PairSource
 from lingua_flax.host.errors import UserError
-from lingua_flax.options.schema import DataConfig
+from lingua_flax.options.schema import TEXT_FILES, DataConfig
 
 __all__ = ["Corpus", "Pair", "PairSource", "open_corpus"]
 
-_TEXT_FILES = tuple(f"{split}_{side}" for split in ("train", "validation", "test") for side in ("source", "target"))
-_OPTIONS: dict[str, tuple[str, ...]] = {"phrasebook": (), "multi30k": ("directory",), "text": _TEXT_FILES}
+_OPTIONS: dict[str, tuple[str, ...]] = {"phrasebook": (), "multi30k": ("directory",), "text": TEXT_FILES}
 
 
 def open_corpus(config: DataConfig, *, train_only: bool = False) -> Corpus:
@@ -54,7 +53,7 @@ def _check_name(name: str) -> None:
 def _check_options(config: DataConfig) -> None:
     """Raises a UserError for an option that would otherwise have no effect."""
     accepted = _OPTIONS.get(config.name, ("directory",))
-    for option in ("directory", *_TEXT_FILES):
+    for option in ("directory", *TEXT_FILES):
         if option not in accepted and getattr(config, option) is not None:
             owners = [f'"{name}"' for name, options in _OPTIONS.items() if option in options]
             owners += ["a corpus of TensorFlow Datasets"] * (option == "directory")

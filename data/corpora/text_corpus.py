@@ -35,9 +35,9 @@ def open_text(config: DataConfig, *, train_only: bool = False) -> Corpus:
 def _files(config: DataConfig) -> Mapping[str, tuple[Path, ...]]:
     """Returns the files of train and of each other split that is given: source and target, or one with both sides."""
     files: dict[str, tuple[Path, ...]] = {}
+    given = config.files
     for split in SPLITS:
-        source: Path | None = getattr(config, f"{split}_source")
-        target: Path | None = getattr(config, f"{split}_target")
+        source, target = given.get(f"{split}_source"), given.get(f"{split}_target")
         if source is None and target is not None:
             raise UserError(f"data.{split}_target is given without its source; set data.{split}_source too")
         if source is None:

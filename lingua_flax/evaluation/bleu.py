@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF, TER
-from sacrebleu.metrics.bleu import BLEUScore
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
@@ -44,9 +43,14 @@ def bleu_tokenizer(wanted: str | None, language: str, references: Sequence[str])
 
 def corpus_bleu(
     hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a", lowercase: bool = False
-) -> BLEUScore:
-    """Returns BLEU (`score`, in percent) and the n-grams it counted, case-insensitive if `lowercase`."""
-    return BLEU(lowercase=lowercase, tokenize=tokenize).corpus_score(list(hypotheses), [list(references)])
+) -> float:
+    """Returns BLEU in percent, case-insensitive if `lowercase`."""
+    return float(BLEU(lowercase=lowercase, tokenize=tokenize).corpus_score(list(hypotheses), [list(references)]).score)
+
+
+def corpus_chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> float:
+    """Returns chrF2 (Popović 2015) in percent, case-insensitive if `lowercase`."""
+    return float(CHRF(lowercase=lowercase).corpus_score(list(hypotheses), [list(references)]).score)
 
 
 def make_metrics(*, tokenize: str, lowercase: bool, with_ter: bool) -> dict[str, Any]:

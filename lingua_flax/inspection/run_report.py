@@ -71,7 +71,7 @@ class RunReport:
 
     def _add(self, line: dict[str, Any]) -> None:
         if "validation_loss" in line:
-            names = ("step", "validation_loss", "validation_loss_shuffled", "validation_bleu")
+            names = ("step", "validation_loss", "validation_loss_shuffled", "validation_chrf")
             self._validations.append({name.removeprefix("validation_"): line.get(name) for name in names})
             self._samples = line.get("samples") or []
         elif line.get("loss") is not None:

@@ -8,14 +8,15 @@ from lingua_flax.options.schema import Config, DataConfig, Section, SectionType,
 # Of [model], what a run may choose for itself: it changes neither parameters nor what they compute.
 FREE = ("dropout_rate", "attention", "max_length")
 OF_THIS_RUN = ("model_file", "sampling_alpha")  # of [tokenizer]
-OF_FILES = ("source_language", "target_language", "tag_target")  # of [data]: text files do not say what they are
+# Of [data]: text files do not say what they are, and a row is no longer than the network's max_length.
+OF_FILES = ("source_language", "target_language", "tag_target", "row_length")
 
 
 def inheriting(config: Config, origin: Config, given: Container[str]) -> Config:
     """Returns a config that has [model], [tokenizer] and [decoding] of another run wherever it says nothing itself.
 
     The names in `given` are options of the command line, which come later. With text files of one's own, the languages
-    are inherited, too.
+    and the length of rows are inherited, too.
     """
     own, other = config.tokenizer, origin.tokenizer
     if own.model_file is None and "tokenizer.model_file" not in given:

@@ -78,8 +78,11 @@ class SectionWithAlternatives(Section):
         return self
 
 
+TEXT_FILES = tuple(f"{split}_{side}" for split in ("train", "validation", "test") for side in ("source", "target"))
+
+
 class MixtureConfig(Section):
-    """An additional corpus, an entry [[data.mixture]]; only its training pairs are used."""
+    """An additional corpus, an entry [[data.mixture]]."""
 
     name: str = "text"
     """Name of the corpus, like data.name."""
@@ -128,7 +131,8 @@ class DataConfig(Section):
     """Folder of prepared corpora; by default lingua-flax in $XDG_CACHE_HOME or ~/.cache."""
     train_source: Path | None = None
     """text: file of source sentences, one per line, or of sentence pairs if its name ends in .tsv or .jsonl (then
-    without train_target); each may be compressed (.gz)."""
+    without train_target); each may be compressed (.gz). In the names of all files, {source} and {target} stand for the
+    languages, and an entry of the mixture without files takes these: train.{source}-{target}.tsv."""
     train_target: Path | None = None
     """text: file of target sentences, aligned with train_source."""
     validation_source: Path | None = None
@@ -150,16 +154,29 @@ class DataConfig(Section):
     augment: AugmentConfig = AugmentConfig()
     weight: Weight = 1.0
     """Sampling weight of this corpus: training pairs are drawn from all corpora in proportion to their weights."""
+    temperature: PositiveFloat | None = None
+    """Multiply the weights by the sizes of the corpora to the power of 1/temperature (Arivazhagan et al. 2019): 1 draws
+    in proportion to the sizes, a higher one more from the small corpora."""
     mixture: tuple[MixtureConfig, ...] = ()
     """Additional corpora to train on. Each corpus is shuffled and repeated independently, as often as the weights
-    require; an epoch has as many pairs as all corpora together. The tokenizer is trained on all corpora; the validation
-    and test splits are those of the corpus in [data]."""
+    require; an epoch has as many pairs as all corpora together. The tokenizer is trained on all corpora. With
+    tag_target, each direction whose corpus has a validation split is validated, and their mean counts; the test split
+    is that of the corpus in [data]."""
 
     @model_validator(mode="after")
     def _weight_needs_a_mixture(self) -> DataConfig:
         if not self.mixture:
-            self._refuse_unused("weight", "without a [[data.mixture]] to weigh it against")
+            self._refuse_unused("weight temperature", "without a [[data.mixture]] to weigh it against")
         return self
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files that are given, by the names of their options, with the languages in their names."""
+        paths = ((name, getattr(self, name)) for name in TEXT_FILES)
+        return {name: self._with_languages(path) for name, path in paths if path is not None}
+
+    def _with_languages(self, path: Path) -> Path:
+        return Path(str(path).replace("{source}", self.source_language).replace("{target}", self.target_language))
 
     @property
     def tagged_language(self) -> str | None:
@@ -352,13 +369,13 @@ class TrainingConfig(SectionWithAlternatives):
     log_every: Annotated[PositiveInt, CHANGEABLE] = 50
     """Steps between progress lines; metrics.jsonl has a line for every step, written at the same interval."""
     eval_every: Annotated[Count, CHANGEABLE] = 500
-    """Steps between validations (loss, greedy BLEU, sample translations), one more at the end; 0 turns them off."""
+    """Steps between validations (loss, chrF and BLEU of greedy translations, samples), one more at the end; 0: none."""
     checkpoint_every: Annotated[PositiveInt, CHANGEABLE] = 500
     """Steps between checkpoints; one is also saved after the best validation so far, at the end, and after a signal."""
     tensorboard: Annotated[bool, CHANGEABLE] = True
     """Write event files for TensorBoard to the workdir, whose name TensorBoard gives the run."""
     keep_checkpoints: Annotated[PositiveInt, CHANGEABLE] = 3
-    """Number of newest checkpoints to keep, in addition to the best one by validation BLEU."""
+    """Number of newest checkpoints to keep, in addition to the best one by validation chrF."""
     ema_decay: Probability = 0.0
     """Decay of a moving average of the parameters, such as 0.999, for validation, evaluation and translation; 0: off.
     At first the decay is smaller: (1 + n) / (10 + n) after n updates."""
@@ -366,7 +383,7 @@ class TrainingConfig(SectionWithAlternatives):
     """Workdir of another run whose best parameters initialize this one, where they fit; the log lists the others. Its
     tokenizer is used too, unless tokenizer.model_file is given. Ignored once the run has a checkpoint."""
     patience: Annotated[Count, CHANGEABLE] = 0
-    """Stop after this number of consecutive validations without a better BLEU, or with the wsd schedule begin the decay
+    """Stop after this number of consecutive validations without a better chrF, or with the wsd schedule begin the decay
     of the learning rate and stop after it; 0 never stops early. A run that has stopped continues if it is given more
     patience (except with wsd) or more steps; with more steps, the count starts again at 0."""
 
@@ -561,7 +578,7 @@ class CleaningOptions(Section):
     min_letters: Annotated[float, Field(ge=0.0, le=1.0)] = 0.3
     """Leave out pairs with a side of which fewer characters than this share are letters."""
     identical: bool = True
-    """Leave out pairs whose target is the source."""
+    """Leave out pairs whose target is the source, unless it is a name: up to four words with capitals."""
     language: bool = True
     """Leave out pairs with a side in another language than its own (py3langid)."""
     script: bool = True
@@ -570,8 +587,8 @@ class CleaningOptions(Section):
     """Leave out pairs with other digits on each side if their words, too, match less than usual; needs misaligned."""
     addresses: bool = True
     """Leave out pairs whose e-mail addresses, or the hosts of whose URLs, differ."""
-    duplicates: Literal["similar", "same", "none"] = "similar"
-    """Which pairs to leave out if an earlier pair is the same: similar also ignores case, digits and punctuation."""
+    duplicates: bool = True
+    """Leave out pairs that are the same as an earlier one."""
     max_targets: Count = 10
     """Keep this number of targets of a source, the first ones; 0 turns the check off."""
     shifts: bool = True
@@ -615,8 +632,8 @@ class CheckpointOptions(Section):
     """Which checkpoint of a run is used."""
 
     checkpoint: str = "best"
-    """Checkpoint to use: best (by validation BLEU, or by the loss as long as BLEU is below 5), last, the number of a
-    step, or average:N for the mean of the last N checkpoints."""
+    """Checkpoint to use: best (by validation chrF), last, the number of a step, or average:N for the mean of the last
+    N checkpoints."""
 
 
 class NetworkOptions(CheckpointOptions):

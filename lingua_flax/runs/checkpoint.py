@@ -35,7 +35,7 @@ from lingua_flax.host.version import VERSION
 from lingua_flax.runs.workdir import Workdir
 
 COMMIT_MARK = "commit_success.txt"
-METADATA_FORMAT = 9  # increase it when this program can no longer use checkpoints that earlier versions have written
+METADATA_FORMAT = 10  # increase it when this program can no longer use checkpoints that earlier versions have written
 Check = Callable[[dict[str, Any]], None]  # raises UserError for an incompatible checkpoint, given its metadata
 log = logging.getLogger(__name__)
 

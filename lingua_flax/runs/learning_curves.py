@@ -24,13 +24,13 @@ class Curves:
         self.training: list[tuple[int, float]] = []
         self.loss: dict[int, float] = {}
         self.shuffled_loss: dict[int, float] = {}
-        self.bleu: dict[int, float] = {}
+        self.chrf: dict[int, float] = {}
         for line in lines:
             self.add(line)
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Adds a line of metrics.jsonl. What is None, such as a loss that is not finite, is not drawn."""
-        curves = {"loss": self.loss, "loss_shuffled": self.shuffled_loss, "bleu": self.bleu}
+        curves = {"loss": self.loss, "loss_shuffled": self.shuffled_loss, "chrf": self.chrf}
         for name, curve in curves.items():
             if line.get(f"validation_{name}") is not None:
                 curve[line["step"]] = line[f"validation_{name}"]
@@ -38,10 +38,10 @@ class Curves:
             self.training.append((line["step"], line["loss"]))
 
 
-def draw_curves(systems: Mapping[str, Sequence[Curves]], title: str = "", bleu: str = "validation BLEU") -> Figure:
-    """Draws the losses (top) and validation BLEU (bottom) of the runs of each system over the steps.
+def draw_curves(systems: Mapping[str, Sequence[Curves]], title: str = "") -> Figure:
+    """Draws the losses (top) and validation chrF (bottom) of the runs of each system over the steps.
 
-    Of a single run, the training loss and the loss with shuffled sources are drawn, too. `bleu` labels the bottom.
+    Of a single run, the training loss and the loss with shuffled sources are drawn, too.
     """
     from matplotlib.figure import Figure
 
@@ -58,12 +58,11 @@ def draw_curves(systems: Mapping[str, Sequence[Curves]], title: str = "", bleu: 
         losses.plot(*_points(run.shuffled_loss), "o--", markersize=4, color=COLORS[1], label=label)
     for color, (name, runs) in zip(COLORS, systems.items(), strict=False):
         _draw_system(losses, [run.loss for run in runs], color, name)
-        _draw_system(scores, [run.bleu for run in runs], color, name)
+        _draw_system(scores, [run.chrf for run in runs], color, name)
     losses.set_ylabel("loss, nats per token")
     losses.legend()
-    scores.set_ylabel(bleu)
+    scores.set_ylabel("validation chrF (greedy)")
     scores.set_xlabel("step")
-    scores.set_ylim(top=max(1.0, scores.get_ylim()[1]))  # for the first validations, whose BLEU may be 0
     for axes in (losses, scores):
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)

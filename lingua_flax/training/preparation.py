@@ -1,5 +1,6 @@
 """Preparation of a training run: everything is created and checked before anything is written to the workdir."""
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from lingua_flax.data.known_words import KnownWords, known_words
+from lingua_flax.data.mixture import TrainingCorpus
 from lingua_flax.data.training_data import TrainingData, open_training_data
 from lingua_flax.evaluation.bleu import bleu_tokenizer
+from lingua_flax.evaluation.evaluate import sample_indices
 from lingua_flax.options.config_files import ORIGIN_NAME
 from lingua_flax.options.schema import Config
 from lingua_flax.runs.checkpoint import saved_steps
@@ -19,6 +22,7 @@ from lingua_flax.training.given_tokenizer import given_tokenizer
 from lingua_flax.training.schedule import steps_of_run, with_warmup_steps
 from lingua_flax.training.validation import ValidationSet
 
+VALIDATED_PAIRS = 3000  # of all directions together, if there are several
 log = logging.getLogger(__name__)
 
 
@@ -32,16 +36,27 @@ class Preparation(TrainingData):
     inherited: Mapping[str, Any]  # parameters copied from another run, by path
     several_sentences: float  # share of the training sources with more than one sentence, of a sample
 
-    def validation_set(self) -> ValidationSet:
-        """Returns the validation split, tokenized; empty if the config or the corpus has no validation.
+    def validation_sets(self) -> list[ValidationSet]:
+        """Returns the validation splits, tokenized: one for each direction that a tag chooses, or that of [data] alone.
 
         Raises UserError if sacreBLEU's tokenizer that the config names is not installed.
         """
-        has_validation = self.config.training.eval_every and "validation" in self.corpus.splits
-        pairs = list(self.corpus.split("validation")) if has_validation else []
-        wanted, language = self.config.evaluation.tokenize, self.corpus.target_language
-        tokenize = bleu_tokenizer(wanted, language, [target for _, target in pairs])
-        return ValidationSet.of(pairs, self.tokenizer, tokenize)
+        if not self.config.training.eval_every:
+            return []
+        chosen: dict[tuple[str, str], TrainingCorpus] = {}
+        for training in self.corpora if self.config.data.tag_target else self.corpora[:1]:
+            if "validation" in training.corpus.splits:
+                chosen.setdefault(training.corpus.languages, training)
+        return [self._validation_set(training, len(chosen)) for training in chosen.values()]
+
+    def _validation_set(self, training: TrainingCorpus, directions: int) -> ValidationSet:
+        split = training.corpus.split("validation")
+        limit = VALIDATED_PAIRS // directions if directions > 1 else len(split)
+        pairs = [split[index] for index in sample_indices(len(split), limit)]
+        untagged = dataclasses.replace(self.tokenizer, source_tags=())
+        wanted, languages = self.config.evaluation.tokenize, training.corpus.languages
+        tokenize = bleu_tokenizer(wanted, languages[1], [target for _, target in pairs])
+        return ValidationSet.of(pairs, training.tagged(untagged), tokenize, languages)
 
 
 def prepare(config: Config, workdir: Path) -> Preparation:

@@ -1,6 +1,5 @@
 """How far a run has come, and what follows from that and its config: when it validates, saves, decays and ends."""
 
-import math
 from typing import NamedTuple, Self
 
 from lingua_flax.options.schema import Config
@@ -15,8 +14,7 @@ class Progress(NamedTuple):
     pairs: int = 0
     validated: int = 0  # the last step at which the model was validated
     validation_set: str = ""  # digest of the validation set, with which all of best_* were computed
-    best_bleu: float | None = None  # None if BLEU could not rank the checkpoints so far, and the loss decided
-    best_loss: float | None = None
+    best_chrf: float | None = None  # in percent
     best_step: int | None = None
     validations_since_best: int = 0
     decay_start: int | None = None  # the step at which the end of patience began the decay of the "wsd" schedule
@@ -24,11 +22,15 @@ class Progress(NamedTuple):
     def after_step(self, pairs: int) -> Self:
         return self._replace(step=self.step + 1, pairs=self.pairs + pairs)
 
-    def after_validation(self, bleu: float | None, loss: float) -> Self:
-        """Returns the progress after a validation: higher BLEU is better, then lower loss; no BLEU is the worst."""
+    def after_validation(self, chrf: float) -> Self:
+        """Returns the progress after a validation.
+
+        chrF ranks, because it has a slope where others have none: BLEU of a weak network is near 0, and on texts unlike
+        the training corpus the loss rises while translations become better.
+        """
         new = self._replace(validated=self.step)
-        if self.best_step is None or _rank(bleu, loss) > _rank(self.best_bleu, self.best_loss):
-            return new._replace(best_bleu=bleu, best_loss=loss, best_step=self.step, validations_since_best=0)
+        if self.best_chrf is None or chrf > self.best_chrf:
+            return new._replace(best_chrf=chrf, best_step=self.step, validations_since_best=0)
         return new._replace(validations_since_best=self.validations_since_best + 1)
 
     def with_validation_set(self, digest: str) -> Self:
@@ -36,22 +38,16 @@ class Progress(NamedTuple):
         if digest == self.validation_set:
             return self
         new = self._replace(validation_set=digest, validations_since_best=0)
-        return new._replace(best_bleu=None, best_loss=None, best_step=None)
+        return new._replace(best_chrf=None, best_step=None)
 
     @property
     def best(self) -> str:
-        """The best validation in words, such as "BLEU 31.25"; "" if there was none."""
-        if self.best_step is None:
-            return ""
-        return f"BLEU {self.best_bleu:.2f}" if self.best_bleu is not None else f"loss {self.best_loss:.3f}"
+        """The best validation in words, such as "chrF 56.25"; "" if there was none."""
+        return "" if self.best_chrf is None else f"chrF {self.best_chrf:.2f}"
 
     def with_new_patience(self) -> Self:
         """Returns the progress of a run that has been given more steps."""
         return self._replace(validations_since_best=0, decay_start=None)
-
-
-def _rank(bleu: float | None, loss: float | None) -> tuple[float, float]:
-    return -1.0 if bleu is None else bleu, -loss if loss is not None and math.isfinite(loss) else -math.inf
 
 
 class Plan(NamedTuple):

@@ -20,6 +20,7 @@ from lingua_flax.training.tensorboard_events import EventFiles
 from lingua_flax.training.validation import Validation
 
 CURVES_NAME = "curves.png"
+CHRF_OF = "validation_chrf_"  # and a direction, such as en-de
 # Increase of the loss with shuffled sources, in nats per token, below which the model is taken to ignore its sources.
 # Measured: at most 0.005 on a toy corpus with misaligned lines; below it in healthy runs only during warm-up, with 0.15
 # (toy), 5 (tiny.toml) and 1.2 (Multi30k) soon after.
@@ -96,7 +97,9 @@ class Recorder:
             "step": step,
             "validation_loss": result.loss,
             "validation_loss_shuffled": result.shuffled_loss,
+            "validation_chrf": result.chrf,
             "validation_bleu": result.bleu,
+            **{f"{CHRF_OF}{direction}": chrf for direction, chrf in result.chrf_by_direction.items()},
             "validation_seconds": seconds,
             "samples": [sample._asdict() for sample in result.samples],
         }
@@ -106,10 +109,12 @@ class Recorder:
         if result.shuffled_loss is not None:
             shuffled = f" ({result.shuffled_loss:.3f} with the sources shuffled)"
             gap = result.shuffled_loss - result.loss
-        reason = " (by the loss: BLEU is too low or matches no 4-gram)" if result.ranking_bleu is None else ""
-        note = f", the best so far{reason}" if best else ""
-        bleu = f"{result.bleu:.2f} ({self._bleu_description}){note}"
-        log.info("validation at step %d: loss %.3f%s, BLEU %s", step, result.loss, shuffled, bleu)
+        chrf = f"{result.chrf:.2f}{', the best so far' if best else ''}"
+        bleu = f"{result.bleu:.2f} ({self._bleu_description})"
+        log.info("validation at step %d: loss %.3f%s, chrF %s, BLEU %s", step, result.loss, shuffled, chrf, bleu)
+        if result.chrf_by_direction:
+            each = (f"{direction} {chrf:.2f}" for direction, chrf in result.chrf_by_direction.items())
+            log.info("these are means; chrF: %s", ", ".join(each))
         if step >= self._warmup_steps and gap < MIN_SHUFFLED_LOSS_GAP:
             log.warning(
                 "the loss is hardly worse with the sources shuffled: so far the model ignores the sentences that it "
@@ -132,7 +137,7 @@ class Recorder:
 
     def _draw(self) -> None:
         self._is_drawn = True
-        figure = draw_curves({"validation": [self._curves]}, self._title, f"validation BLEU ({self._bleu_description})")
+        figure = draw_curves({"validation": [self._curves]}, self._title)
         save_figure(figure, self._workdir.path / CURVES_NAME)
 
 

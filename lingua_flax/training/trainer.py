@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Sequence
 
 import jax
 from jax.sharding import Mesh
@@ -37,9 +38,9 @@ from lingua_flax.training.kernels.fused_attention import selected_attention
 from lingua_flax.training.learner import Learner
 from lingua_flax.training.preparation import Preparation, prepare
 from lingua_flax.training.progress import Plan, Progress
-from lingua_flax.training.recorder import OnMetrics, Recorder, show_table
+from lingua_flax.training.recorder import CHRF_OF, OnMetrics, Recorder, show_table
 from lingua_flax.training.state import checkpoint_items
-from lingua_flax.training.validation import ValidationSet, validate, warm_up
+from lingua_flax.training.validation import ValidationSet, validate_directions, warm_up
 
 MAX_SKIPPED = 3  # consecutive steps with a non-finite loss or gradient that stop the run
 log = logging.getLogger(__name__)
@@ -60,38 +61,43 @@ def train(
     not be written.
     """
     with computing(config.devices, processes) as compilations, contextlib.closing(workdir):
-        prepared, validation_set, learner = _prepare(config, workdir)
+        prepared, validation_sets, learner = _prepare(config, workdir)
         with explain_out_of_memory(learner.network, prepared.config, learner.mesh):
             meter, signals = StepMeter(compilations), SignalExchange(interruption)
-            trainer = Trainer(prepared, validation_set, learner, workdir, meter, signals, on_metrics)
+            trainer = Trainer(prepared, validation_sets, learner, workdir, meter, signals, on_metrics)
             if not trainer.was_finished:
                 trainer.train()
     return trainer
 
 
-def _prepare(config: Config, workdir: Workdir) -> tuple[Preparation, ValidationSet, Learner]:
+def _prepare(config: Config, workdir: Workdir) -> tuple[Preparation, Sequence[ValidationSet], Learner]:
     """Returns what the run needs; nothing has been written to the workdir yet."""
     on_first_process(workdir.lock)
 
-    def prepared_with_mesh() -> tuple[Preparation, ValidationSet, Mesh]:
+    def prepared_with_mesh() -> tuple[Preparation, Sequence[ValidationSet], Mesh]:
         mesh = make_mesh(config.devices.mesh)
         check_divides(mesh, config)  # before a corpus is prepared
         selected_attention(config, mesh)  # likewise, to refuse an attention that these devices cannot compute
         prepared = prepare(config, workdir.path)
-        return prepared, prepared.validation_set(), mesh
+        return prepared, prepared.validation_sets(), mesh
 
-    prepared, validation_set, mesh = in_all_processes(prepared_with_mesh)
+    prepared, validation_sets, mesh = in_all_processes(prepared_with_mesh)
     compared = {
         "version of lingua-flax or jax": json_digest([VERSION, jax.__version__]),
         "config": config_digest(prepared.config),
         **prepared.data_digests,
-        "validation split": validation_set.digest,
+        "validation split": _digest(validation_sets),
         "number of steps": json_digest(prepared.num_steps),
         "run in training.init_from": json_digest(digests("params", dict(prepared.inherited))),
     }
     for what, digest in compared.items():
         check_equal_on_all_processes(what, digest)
-    return prepared, validation_set, Learner(prepared, mesh)
+    return prepared, validation_sets, Learner(prepared, mesh)
+
+
+def _digest(sets: Sequence[ValidationSet]) -> str:
+    first, *others = (each.digest for each in sets) if sets else ("",)
+    return json_digest([first, *others]) if others else first
 
 
 class Trainer:
@@ -100,7 +106,7 @@ class Trainer:
     def __init__(
         self,
         prepared: Preparation,
-        validation_set: ValidationSet,
+        validation_sets: Sequence[ValidationSet],
         learner: Learner,
         workdir: Workdir,
         meter: StepMeter,
@@ -108,9 +114,9 @@ class Trainer:
         on_metrics: OnMetrics,
     ):
         """Opens the run: restores its newest intact checkpoint, or initializes the network."""
-        self._prepared, self._validation_set, self.learner = prepared, validation_set, learner
+        self._prepared, self._validation_sets, self.learner = prepared, validation_sets, learner
         self._workdir, self._meter, self._signals, self._on_metrics = workdir, meter, signals, on_metrics
-        self.plan = Plan(prepared.config, prepared.num_steps, bool(validation_set))
+        self.plan = Plan(prepared.config, prepared.num_steps, bool(validation_sets))
         self.batches = TrainingBatches(prepared.planner, prepared.config.rows_per_batch, learner.local_rows)
         self._saved = SavedRun(workdir, prepared.config.training.keep_checkpoints)
         self.progress = self._restore_or_initialize()
@@ -222,8 +228,8 @@ class Trainer:
     def _validate(self) -> None:
         self._log_all_steps()
         started = time.monotonic()
-        result = validate(self.learner.translator(), self._validation_set, self._signals.exchange_and_check)
-        self.progress = progress = self.progress.after_validation(result.ranking_bleu, result.loss)
+        result = validate_directions(self.learner.translator(), self._validation_sets, self._signals.exchange_and_check)
+        self.progress = progress = self.progress.after_validation(result.chrf)
         if self._recorder:
             is_best = progress.best_step == progress.step
             self._recorder.validation(progress.step, result, time.monotonic() - started, best=is_best)
@@ -247,7 +253,7 @@ class Trainer:
 
     def _compare_validations(self) -> None:
         """Forgets the best validation so far if it was one of another set; without validations, it stays the best."""
-        validates_on = self._validation_set.digest if self._validation_set else self.progress.validation_set
+        validates_on = _digest(self._validation_sets) if self._validation_sets else self.progress.validation_set
         if self.progress.best_step and self.progress.validation_set != validates_on:
             log.warning(
                 "the validation set or its scoring has changed: validations are no longer compared with the best so "
@@ -258,15 +264,16 @@ class Trainer:
     def _make_recorder(self) -> Recorder:
         corpus, config = self._prepared.corpus, self._prepared.config
         title = f"{self._workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
-        last_step, bleu = self.plan.last_step(self.progress), self._validation_set.bleu_description
+        last_step = self.plan.last_step(self.progress)
+        bleu = self._validation_sets[0].bleu_description if self._validation_sets else ""
         steps = (last_step, self.progress.step)
         return Recorder(self._workdir, title, config, *steps, self._logged_lines, bleu, self._on_metrics)
 
     def _compile_validation(self) -> None:
         """Compiles the programs of validations while the step is compiled, if that is slow."""
         template = self.learner.translator_template()
-        if self._validation_set and template.pads_to_longest and jax.process_count() == 1:
-            threading.Thread(target=warm_up, args=(template, self._validation_set)).start()
+        if self._validation_sets and template.pads_to_longest and jax.process_count() == 1:
+            threading.Thread(target=warm_up, args=(template, self._validation_sets)).start()
 
     def _epochs(self) -> float:
         return self.progress.pairs / len(self._prepared.planner.draws)
@@ -290,7 +297,8 @@ class Trainer:
             "steps skipped": f"{int(state.skipped)}",  # replicated: a process that was stopped need not answer
         }
         if progress.best_step:
-            measure, value = progress.best.split()
-            how = f" ({self._validation_set.bleu_description})" if measure == "BLEU" and self._validation_set else ""
-            rows[f"best validation {measure}"] = f"{value} at step {progress.best_step:,}{how}"
+            rows["best validation chrF"] = f"{progress.best_chrf:.2f} at step {progress.best_step:,} (greedy)"
+            lines = [line for line in self._workdir.read_metrics() if line["step"] == progress.best_step]
+            of_directions = (item for line in lines for item in line.items() if item[0].startswith(CHRF_OF))
+            rows.update({f"of {name.removeprefix(CHRF_OF)}": f"{chrf:.2f}" for name, chrf in of_directions})
         return rows

@@ -1,10 +1,11 @@
-"""Validation: loss, greedy BLEU and a few sample translations."""
+"""Validation: loss, chrF and BLEU of greedy translations, and a few samples."""
 
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -14,7 +15,7 @@ from lingua_flax.data.batch import Batch, cut
 from lingua_flax.data.tokenizer import Tokenizer
 from lingua_flax.devices.compilation import compile_concurrently, compiled_program
 from lingua_flax.devices.processes import gather_to_host
-from lingua_flax.evaluation.bleu import corpus_bleu
+from lingua_flax.evaluation.bleu import corpus_bleu, corpus_chrf
 from lingua_flax.evaluation.evaluate import sample_indices
 from lingua_flax.host.digests import json_digest
 from lingua_flax.options.schema import DecodingOptions
@@ -22,7 +23,6 @@ from lingua_flax.training.loss import cross_entropy
 from lingua_flax.translation.translator import Translator
 
 NUM_SAMPLES = 3
-MIN_BLEU = 5.0  # in percent; below it, the loss tells two checkpoints apart more reliably
 LOSS_BLOCK = 8192  # positions whose logits are computed at a time: 1.2 GB for a vocabulary of 37,000
 GREEDY = DecodingOptions(beam_size=1)
 Ids = Sequence[list[int]]
@@ -41,11 +41,10 @@ class Validation(NamedTuple):
 
     loss: float  # cross-entropy in nats per token, without label smoothing or dropout
     shuffled_loss: float | None  # the same with `shuffled_sources`
+    chrf: float  # in percent, as BLEU; ranks checkpoints
     bleu: float  # computed as `ValidationSet.bleu_description` says
-    # The same where it can rank checkpoints: if it is below MIN_BLEU or no 4-gram matches, as in a corpus of single
-    # words, the loss has to.
-    ranking_bleu: float | None
     samples: tuple[Sample, ...]
+    chrf_by_direction: Mapping[str, float] = {}  # such as en-de; of a network with several, the others are their means
 
 
 @dataclass(frozen=True)
@@ -59,23 +58,30 @@ class ValidationSet:
     shuffled_source_ids: Ids | None
     tokenize: str
     lowercase: bool
+    languages: tuple[str, str]
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, tokenize: str = "13a") -> Self:
+    def of(
+        cls,
+        pairs: Sequence[tuple[str, str]],
+        tokenizer: Tokenizer,
+        tokenize: str = "13a",
+        languages: tuple[str, str] = ("", ""),
+    ) -> Self:
         """Tokenizes (source, reference) pairs."""
         sources, references = [source for source, _ in pairs], [target for _, target in pairs]
         source_ids, target_ids = tokenizer.encode_pairs(pairs)
         ids_of = dict(zip(sources, source_ids, strict=True))
         shuffled = shuffled_sources(sources)
         shuffled_ids = [ids_of[source] for source in shuffled] if shuffled else None
-        return cls(sources, references, source_ids, target_ids, shuffled_ids, tokenize, tokenizer.lowercase)
+        return cls(sources, references, source_ids, target_ids, shuffled_ids, tokenize, tokenizer.lowercase, languages)
 
     def __len__(self) -> int:
         return len(self.sources)
 
     @property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of all that a validation's BLEU depends on besides the network."""
+        """SHA-256, in hexadecimal, of all that a validation's scores depend on besides the network."""
         return json_digest([self.sources, self.references, self.tokenize, self.lowercase])
 
     @property
@@ -88,7 +94,7 @@ class ValidationSet:
 def validate(
     translator: Translator, data: ValidationSet, after_batch: Callable[[int], None] = lambda sentences: None
 ) -> Validation:
-    """Computes loss and BLEU over all pairs; `after_batch` is given the sentences translated, and may raise to stop."""
+    """Computes loss and scores; `after_batch` is given the sentences translated, and may raise to stop."""
     loss = _mean_loss(translator, data.source_ids, data.target_ids, after_batch)
     shuffled = data.shuffled_source_ids
     shuffled_loss = _mean_loss(translator, shuffled, data.target_ids, after_batch) if shuffled else None
@@ -96,9 +102,27 @@ def validate(
     lines = translator.translate_sentences(sources, GREEDY, warn=False, after_batch=after_batch)
     translations = [line.text for line in lines]
     samples = [Sample(sources[i], references[i], translations[i]) for i in sample_indices(len(data), NUM_SAMPLES)]
+    chrf = corpus_chrf(translations, references, lowercase=data.lowercase)
     bleu = corpus_bleu(translations, references, tokenize=data.tokenize, lowercase=data.lowercase)
-    ranking_bleu = bleu.score if bleu.counts[3] and bleu.score >= MIN_BLEU else None
-    return Validation(loss, shuffled_loss, bleu.score, ranking_bleu, tuple(samples))
+    return Validation(loss, shuffled_loss, chrf, bleu, tuple(samples))
+
+
+def validate_directions(
+    translator: Translator, sets: Sequence[ValidationSet], after_batch: Callable[[int], None] = lambda sentences: None
+) -> Validation:
+    """Validates each direction of a network that has several, and returns the means over them."""
+    if len(sets) == 1:
+        return validate(translator, sets[0], after_batch)
+    results = [validate(translator.into(*each.languages), each, after_batch) for each in sets]
+    shuffled = [result.shuffled_loss for result in results if result.shuffled_loss is not None]
+    return Validation(
+        loss=fmean(result.loss for result in results),
+        shuffled_loss=fmean(shuffled) if len(shuffled) == len(results) else None,
+        chrf=fmean(result.chrf for result in results),
+        bleu=fmean(result.bleu for result in results),
+        samples=tuple(result.samples[0] for result in results),
+        chrf_by_direction={"-".join(each.languages): result.chrf for each, result in zip(sets, results, strict=True)},
+    )
 
 
 def shuffled_sources(sources: Sequence[str]) -> list[str] | None:
@@ -115,16 +139,18 @@ def shuffled_sources(sources: Sequence[str]) -> list[str] | None:
     return [replacements[source] for source in sources]
 
 
-def warm_up(translator: Translator, data: ValidationSet) -> None:
+def warm_up(translator: Translator, sets: Sequence[ValidationSet]) -> None:
     """Compiles the programs that `validate` runs; params may be shapes with shardings. `validate` reports errors."""
 
     def compile_loss() -> None:
-        for batch in _loss_batches(translator, data.source_ids, data.target_ids):
-            compiled_program(loss_sum, translator.params, batch, graphdef=translator.graphdef)
+        for data in sets:
+            for batch in _loss_batches(translator, data.source_ids, data.target_ids):
+                compiled_program(loss_sum, translator.params, batch, graphdef=translator.graphdef)
 
+    sources = [source for data in sets for source in data.sources]
     # Of JAX, or of Python when it ends after an interruption: it starts no threads any more.
     with contextlib.suppress(RuntimeError):
-        compile_concurrently(compile_loss, lambda: translator.warm_up(data.sources, GREEDY))
+        compile_concurrently(compile_loss, lambda: translator.warm_up(sources, GREEDY))
 
 
 def _mean_loss(translator: Translator, source_ids: Ids, target_ids: Ids, after_batch: Callable[[int], None]) -> float:

@@ -46,7 +46,7 @@ def test_replaced_validation_set_is_not_compared_with_the_best_of_the_old_one(tr
     """The first validation on sentences that are never right is the best one on them, and patience begins with it."""
     workdir = shutil.copytree(trained[0], tmp_path / "w")
     options = ("--training.eval-every", 40, "--training.patience", 3)
-    best = re.search(r"best validation (?:BLEU|loss) .* at step (\d+)", trained[1].stdout)[1]
+    best = re.search(r"best validation chrF .* at step (\d+)", trained[1].stdout)[1]
     unvalidated = ("--training.eval-every", 0, "--training.patience", 0, "--training.keep-checkpoints", 1)
     done = succeed("train", "--workdir", workdir, *unvalidated, "--training.num-steps", 250)
     assert "the validation set or its scoring has changed" not in done.stderr
@@ -57,5 +57,5 @@ def test_replaced_validation_set_is_not_compared_with_the_best_of_the_old_one(tr
     assert "the validation set or its scoring has changed" in done.stderr
     assert "validation at step 260" in done.stderr
     assert "the best so far" in done.stderr
-    before, after = [line["validation_bleu"] for line in metrics(workdir) if "validation_bleu" in line][-2:]
+    before, after = [line["validation_chrf"] for line in metrics(workdir) if "validation_chrf" in line][-2:]
     assert after < before

@@ -72,7 +72,7 @@ def test_a_package_that_is_missing_inside_of_another_is_named_by_its_extra(files
 
 def test_config_file_and_dry_run(succeed, refused, files):
     rules = files / "rules.toml"
-    rules.write_text('duplicates = "none"\nmax_length = 40\n')
+    rules.write_text("duplicates = false\nmax_length = 40\n")
     before = contents(files)
     command = [*CLEAN, "--config", rules, "--dry-run"]
     done = succeed(*command, "--json", "r.json", "--max-length", "0", "--misaligned", "False", cwd=files)
@@ -96,7 +96,7 @@ def test_spreadsheets_need_no_options(succeed, tmp_path):
     wrong = ("Le chat noir est assis sur la table de la cuisine.", "Die schwarze Katze sitzt auf dem Tisch.")
     with (tmp_path / "sheet.csv").open("w", newline="", encoding="utf-16") as file:
         csv.writer(file).writerows([("English", "Note", "German"), *((en, "", de) for en, de in (wrong, *texts))])
-    options = ["--columns", "English", "German", "--duplicates", "none", "--max-targets", "0", "--output", "c.tsv"]
+    options = ["--columns", "English", "German", "--duplicates", "False", "--max-targets", "0", "--output", "c.tsv"]
     done = succeed("clean", "sheet.csv", *options, cwd=tmp_path)
     assert (tmp_path / "c.tsv").read_text().splitlines() == ["\t".join(pair) for pair in texts]
     assert "line 1 is the header: English, Note, German" in done.stderr

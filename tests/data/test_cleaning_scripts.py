@@ -5,7 +5,6 @@ import unicodedata
 
 import pytest
 
-from lingua_flax.data.cleaning.corpus_filters import digests
 from lingua_flax.data.cleaning.encodings import code_page, read_lines
 from lingua_flax.data.cleaning.lexical_scores import _hashed_words
 from lingua_flax.data.cleaning.pair_filters import has_other_numbers, mend
@@ -69,11 +68,8 @@ def test_words_keep_their_marks():
         spaced = [word for phrase in words for word in phrase.split()]
         counts = _hashed_words([Pair(word, word) for word in spaced])[0].counts
         assert counts.max() == 1 or not language.space, language.script
-        assert len({digests(Pair("x", word))[1] for word in words}) == len(set(words)), language.script
     for letters in ("दिन दीन", "ดี ดู", "כֹּל כָּל", "كَتَبَ كُتُب", "ক্ষ ক্ষা"):
-        first, second = letters.split()
-        assert digests(Pair("x", first))[1] != digests(Pair("x", second))[1]
-        assert len(set(_hashed_words([Pair(first, second)] * 2)[0].ids)) == 1
+        assert len(set(_hashed_words([Pair(letters, "x")] * 2)[0].ids)) == 2
 
 
 def test_numbers_that_are_written_in_another_way_are_the_same():

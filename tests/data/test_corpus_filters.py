@@ -29,12 +29,11 @@ def test_occurrences_match_a_slow_reference():
     assert occurrences(np.array(values, np.uint64)).tolist() == [values[:i].count(v) for i, v in enumerate(values)]
 
 
-def test_digests_ignore_what_they_should():
-    first, second = digests(Pair("A cat, 1!", "Eine Katze")), digests(Pair("a cat 2", "eine katze."))
-    assert first[0] != second[0]
-    assert first[1] == second[1]
-    assert digests(Pair("1", "a"))[1] != digests(Pair("2", "a"))[1]  # without letters, digits count
-    assert digests(Pair("ab", "c"))[:2] != digests(Pair("a", "bc"))[:2]
+def test_pairs_are_the_same_only_if_both_sides_are():
+    """Up to digits and punctuation, 431 of 16,145 pairs of one corpus were, such as "1 Acatl, 1415"."""
+    pairs = [Pair("year 1", "ano 1"), Pair("year 2", "ano 2"), Pair("Year 1", "ano 1"), Pair("year 1a", "no 1")]
+    assert len({digests(pair)[0] for pair in [*pairs, *pairs]}) == len(pairs)
+    assert digests(Pair("a", "b"))[1] == digests(Pair("a", "c"))[1]
 
 
 def test_deviations_find_only_unusual_ratios():

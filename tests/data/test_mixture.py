@@ -204,6 +204,39 @@ def test_the_rows_of_an_epoch_are_counted_anew_for_other_weights(toy, tmp_path):
         assert run.num_steps == len(run.planner.window(0))
 
 
+def test_a_set_of_corpora_is_named_once_and_validated_by_language(run, tmp_path):
+    """With the temperature 2, 700 and 300 pairs are drawn as their roots are, 26.5 to 17.3."""
+    path = write_mixture(tmp_path / "fr")
+    (tmp_path / "de").mkdir()
+    sizes = {"train": 300, "validation": 40, "test": 20}
+    for (split, count), language in itertools.product(sizes.items(), ("en", "de")):
+        lines = (tmp_path / "fr" / f"more.{language}").read_text(encoding="utf-8").splitlines(keepends=True)
+        (tmp_path / "de" / f"{split}.{language}").write_text("".join(lines[:count]), encoding="utf-8")
+    config = tomllib.loads(path.read_text(encoding="utf-8"))
+    data = {
+        "name": "text",
+        "tag_target": True,
+        "temperature": 2,
+        "row_length": 32,
+        "mixture": [{"target_language": "de"}],
+    }
+    for split, (side, ending) in itertools.product(sizes, (("source", "en"), ("target", "{target}"))):
+        data[f"{split}_{side}"] = f"{tmp_path}/{{target}}/{split}.{ending}"  # a folder and an ending
+    path.write_text(tomli_w.dumps(config | {"data": data}), encoding="utf-8")
+    done = succeed(run, "train", "--config", path, "--workdir", tmp_path / "w", "--training.num-steps", 60)
+    for words in ("data, text en-fr: 60.4% of the", "data.mixture.0, text en-de: 39.6% of the", "these are means"):
+        assert words in done.stderr
+    last, found = metrics(tmp_path / "w")[-1], {}
+    for language in ("fr", "de"):
+        options = ("--split", "validation", "--beam-size", 1, "--json", tmp_path / "scores.json")
+        succeed(run, "evaluate", "--workdir", tmp_path / "w", "--data.target-language", language, *options)
+        found[language] = json.loads((tmp_path / "scores.json").read_text())["chrf"]
+        assert last[f"validation_chrf_en-{language}"] == pytest.approx(found[language])
+        assert f"of en-{language}" in done.stdout
+    assert last["validation_chrf"] == pytest.approx((found["fr"] + found["de"]) / 2)
+    assert found["fr"] != found["de"]
+
+
 # Tags.
 
 

@@ -54,6 +54,11 @@ FAULTY = {
 }
 
 
+def test_untranslated_text_is_no_name():
+    for text in ("Nestor spoke", "10 juta orang", "WE ARE ON OUR WAY", "是的"):
+        assert find_fault(Pair(text, text), UNKNOWN) == "identical"
+
+
 def test_faults_of_pairs():
     for fault, pair in FAULTY.items():
         assert find_fault(pair, EXPECTED) == fault
@@ -76,6 +81,9 @@ def test_good_pairs_have_no_fault():
         ("See www.example.org/en.", "Siehe https://example.org/de, bitte"),
         ("请联系info@example.com了解", "write to info@example.com for"),
         ("See www.example.com for more", "www.example.com에서 자세히 보기"),
+        ("Néstor Kirchner (2003)", "Néstor Kirchner (2003)"),
+        ("Write to info@example.com!", "Schreib info @ example.com!"),
+        ("See http://example.com/en for more", "Siehe http: / / example.com / de"),
         ("See www.example.com/en for more", "További részletek a www.example.com-on"),
     ):
         for pair in (Pair(source, target), Pair(target, source)):

@@ -14,7 +14,7 @@ from lingua_flax.host.errors import UserError
 def test_bleu_by_hand():
     """Hypothesis "the cat sat on the mat .": 7 tokens against 8, precisions 7/7, 5/6, 3/5, 1/4, brevity e^(1 - 8/7)."""
     expected = math.exp(1 - 8 / 7) * (7 / 7 * 5 / 6 * 3 / 5 * 1 / 4) ** 0.25 * 100
-    assert corpus_bleu(["the cat sat on the mat."], ["the cat sat there on the mat."]).score == pytest.approx(expected)
+    assert corpus_bleu(["the cat sat on the mat."], ["the cat sat there on the mat."]) == pytest.approx(expected)
 
 
 def test_tokenizer_follows_the_target_language():
@@ -41,8 +41,8 @@ def test_references_without_spaces_are_compared_by_characters():
     assert bleu_tokenizer(None, "xx", lines) == "char"
     assert bleu_tokenizer(None, "xx", [*lines, "two words"]) == "char"
     assert bleu_tokenizer(None, "xx", [*lines, "two words", "two words"]) == "13a"
-    assert corpus_bleu(lines, lines, tokenize="char").score == pytest.approx(100)
-    assert corpus_bleu(lines, lines).score == 0
+    assert corpus_bleu(lines, lines, tokenize="char") == pytest.approx(100)
+    assert corpus_bleu(lines, lines) == 0
 
 
 def test_chinese_scores_are_those_of_sacrebleu_by_itself():
@@ -80,7 +80,7 @@ def test_lowercase_scores_ignore_case():
     hypotheses = ["a dog sleeps in the old house.", "nobody knows the way back home."] * 5
     references = ["A dog sleeps in the old House.", "Nobody knows the way back home."] * 5
     with_case = score(hypotheses, references)
-    assert with_case["bleu"] == corpus_bleu(hypotheses, references).score < 90
+    assert with_case["bleu"] == corpus_bleu(hypotheses, references) < 90
     assert with_case["bleu_lowercase"] == pytest.approx(100)
     scores = score(hypotheses, references, lowercase=True)
     for name in ("bleu", "bleu_lowercase", "bleu_low", "bleu_high", "chrf"):

@@ -22,7 +22,7 @@ def steps(*numbers, **losses):
 
 
 def validation(step, **others):
-    line = {"step": step, "validation_loss": 2.0, "validation_loss_shuffled": None, "validation_bleu": 1.5} | others
+    line = {"step": step, "validation_loss": 2.0, "validation_loss_shuffled": None, "validation_chrf": 1.5} | others
     return json.dumps(line) + "\n"
 
 

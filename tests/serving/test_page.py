@@ -68,7 +68,7 @@ def workdir(tmp_path_factory):
     (workdir / "earlier" / "100").rename(checkpoints / "100")
     if not metrics.exists():
         sample = {"source": "It is red.", "reference": "Il est rouge.", "translation": "Elle est rouge."}
-        losses = {"validation_loss": 1.5, "validation_loss_shuffled": 3.5, "validation_bleu": 71.25}
+        losses = {"validation_loss": 1.5, "validation_loss_shuffled": 3.5, "validation_chrf": 71.25}
         lines = [{"step": 100, "loss": 5.5}, {"step": 1300, "loss": 0.5}, {"step": 1300, "samples": [sample]} | losses]
         metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return workdir
@@ -624,7 +624,7 @@ def test_run_moves_while_training_goes_on_and_two_checkpoints_are_compared(workd
     expect(page.get_by_text("none yet")).to_have_count(2)  # BLEU, samples
     metrics.write_text("".join(lines))
     losses = "training 0.50, validation 1.50, validation, sources shuffled 3.50"
-    for name in (f"Loss, nats per token: {losses}", "Validation BLEU: BLEU 71.25"):
+    for name in (f"Loss, nats per token: {losses}", "Validation chrF: chrF 71.25"):
         expect(page.get_by_role("img", name=name)).to_be_visible()
     expect(page.get_by_text("Elle est rouge.")).to_be_visible()
     button(page, "Compare the first with the best").click()

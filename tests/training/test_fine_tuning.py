@@ -22,6 +22,7 @@ from lingua_flax.training.preparation import prepare
 from lingua_flax.translation.translator import Translator
 from tests.helpers.commands import succeed
 from tests.helpers.networks import forward_pass, random_translator, small_tokenizer
+from tests.helpers.pairs import PAIRS
 from tests.helpers.translation import decisive_translator
 from tests.processes import digests, metrics
 
@@ -118,7 +119,14 @@ OTHER |= {"embed_dim": 24, "num_heads": 3, "mlp_dim": 20}
 OTHER |= {"activation": "silu", "attention_bias": True, "output_bias": True, "norm_epsilon": 0.1, "norm": "post"}
 OTHER |= {"positions": "rotary", "rotary_cross_attention": False, "position_base": 50.0, "qk_norm": "self"}
 OTHER |= {"max_length": 64, "tied_embeddings": "none", "dropout_rate": 0.0, "attention": "plain"}
-FINE_TUNE = "[data]\nrow_length = 32\n[training]\ntokens_per_batch = 64\n"
+
+
+def write_config(folder, more: str = ""):
+    """Writes a config that names text files, and of the network no more than is given. Returns its path."""
+    (folder / "p.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS), encoding="utf-8")
+    config = f"[data]\nname = 'text'\ntrain_source = '{folder}/p.tsv'\n[training]\ntokens_per_batch = 128\n{more}"
+    (folder / "c.toml").write_text(config, encoding="utf-8")
+    return folder / "c.toml"
 
 
 def write_network_of(workdir, model: ModelConfig) -> Translator:
@@ -139,11 +147,11 @@ def test_a_network_that_differs_in_every_field_has_equal_logits_at_the_first_ste
     """Without a word of it in the config; even a tokenizer of lower case is inherited, and where it comes from."""
     assert [name for name, value in ModelConfig(**OTHER) if value == ModelConfig.model_fields[name].default] == []
     original = write_network_of(tmp_path / "origin", ModelConfig(**OTHER))
-    (tmp_path / "c.toml").write_text(FINE_TUNE)
-    run = prepared(tmp_path / "c.toml", tmp_path, "--init-from", tmp_path / "origin")
+    run = prepared(write_config(tmp_path), tmp_path, "--init-from", tmp_path / "origin")
     learner = Learner(run, make_mesh(MeshConfig()))
     learner.initialize()
     assert run.config.model == original.config
+    assert run.config.data.row_length == 32
     batch = [[5, 6, 7, 1]], [[BOS_ID, 8, 9, 10]]
     tuned = dataclasses.replace(learner.translator(), graphdef=original.graphdef)
     np.testing.assert_array_equal(forward_pass(tuned, *batch), forward_pass(original, *batch))
@@ -153,13 +161,13 @@ def test_a_network_that_differs_in_every_field_has_equal_logits_at_the_first_ste
 
 def test_a_config_that_says_something_else_of_the_network_is_refused(tmp_path):
     write_network_of(tmp_path / "origin", ModelConfig(**OTHER))
-    (tmp_path / "c.toml").write_text(f"{FINE_TUNE}[model]\nnum_heads = 2\ndropout_rate = 0.3\n")
+    config = write_config(tmp_path, "[model]\nnum_heads = 2\ndropout_rate = 0.3\n")
     given = ("--init-from", tmp_path / "origin")
     with pytest.raises(
         UserError, match=r"model.num_heads is 2 in the config, but 3 in .*origin.*give --model.num-heads 2"
     ):
-        prepared(tmp_path / "c.toml", tmp_path, *given)
-    model = prepared(tmp_path / "c.toml", tmp_path, *given, "--model.num-heads", 2).config.model
+        prepared(config, tmp_path, *given)
+    model = prepared(config, tmp_path, *given, "--model.num-heads", 2).config.model
     assert (model.num_heads, model.dropout_rate, model.norm) == (2, 0.3, "post")
 
 

@@ -1,7 +1,5 @@
 """When a run validates, saves, decays and ends, worked out by hand from a config and its progress."""
 
-import math
-
 from lingua_flax.options.schema import Config
 from lingua_flax.training.optimizer import Decay
 from lingua_flax.training.progress import Plan, Progress
@@ -13,25 +11,22 @@ def plan(num_steps: int = 100, *, has_validation_set: bool = True, optimizer: di
     return Plan(config, num_steps, has_validation_set)
 
 
-def validated(*bleus: float) -> Progress:
+def validated(*scores: float) -> Progress:
     """Returns the progress after a validation with each of these scores, every ten steps."""
     progress = Progress()
-    for bleu in bleus:
-        progress = progress._replace(step=progress.step + 10).after_validation(bleu, loss=1.0)
+    for chrf in scores:
+        progress = progress._replace(step=progress.step + 10).after_validation(chrf)
     return progress
 
 
-def test_first_best_validation_is_the_best_and_loss_decides_where_bleu_does_not():
-    """A BLEU that ranks is better than none, the loss breaks ties, and a loss that is not finite is the worst."""
-    results = [(None, math.nan), (None, 4.0), (None, 5.0), (None, 3.0), (9.0, 6.0), (None, 1.0), (9.0, 5.0), (8.0, 1.0)]
+def test_first_highest_validation_is_the_best():
     progress, best = Progress(), []
-    for bleu, loss in results:
-        progress = progress.after_step(pairs=3).after_validation(bleu, loss)
+    for chrf in (0.0, 4.0, 9.0, 9.0, 8.0):
+        progress = progress.after_step(pairs=3).after_validation(chrf)
         best.append((progress.best_step, progress.validations_since_best))
-    assert best == [(1, 0), (2, 0), (2, 1), (4, 0), (5, 0), (5, 1), (7, 0), (7, 1)]
-    assert (progress.step, progress.pairs, progress.validated) == (8, 24, 8)
-    assert progress.best == "BLEU 9.00"
-    assert Progress().after_validation(None, 4.0).best == "loss 4.000"
+    assert best == [(1, 0), (2, 0), (3, 0), (3, 1), (3, 2)]
+    assert (progress.step, progress.pairs, progress.validated) == (5, 15, 5)
+    assert progress.best == "chrF 9.00"
     assert Progress().best == ""
 
 
@@ -42,7 +37,7 @@ def test_another_validation_set_is_not_compared_with_the_old_ones_best():
     assert (new.step, new.validated, new.best, new.validations_since_best) == (30, 30, "", 0)
     assert plan(patience=2).is_finished(old)
     assert not plan(patience=2).is_finished(new)
-    assert new.after_step(pairs=1).after_validation(20.0, 1.0).best_step == 31
+    assert new.after_step(pairs=1).after_validation(20.0).best_step == 31
 
 
 def test_validations_and_saves_are_due_at_their_steps_and_at_the_end():
@@ -83,8 +78,8 @@ def test_patience_brings_the_decay_forward():
 
 
 def test_a_run_with_more_steps_than_asked_for_is_finished():
-    progress, more = Progress(step=120, best_bleu=31.25, best_step=90), "120 (more than the 100 asked for)"
+    progress, more = Progress(step=120, best_chrf=31.25, best_step=90), "120 (more than the 100 asked for)"
     assert plan(100).is_finished(progress)
-    assert plan(100).summary(progress) == f"{more} steps, best validation BLEU 31.25 at step 90"
+    assert plan(100).summary(progress) == f"{more} steps, best validation chrF 31.25 at step 90"
     assert plan(200).summary(Progress(step=120)) == "120 of 200 steps, stopped early"
     assert plan(1).summary(Progress(step=1)) == "1 of 1 step"

@@ -20,8 +20,8 @@ def test_drawn_points_match_the_metrics():
     curves = Curves()
     for step in range(1, 2 * MAX_POINTS + 1):
         curves.add({"step": step, "loss": None if step == 3 else float(step)})
-    curves.add({"step": 7, "validation_loss": 2.0, "validation_loss_shuffled": 3.0, "validation_bleu": 1.5})
-    curves.add({"step": 9, "validation_loss": 1.0, "validation_loss_shuffled": None, "validation_bleu": 8.0})
+    curves.add({"step": 7, "validation_loss": 2.0, "validation_loss_shuffled": 3.0, "validation_chrf": 1.5})
+    curves.add({"step": 9, "validation_loss": 1.0, "validation_loss_shuffled": None, "validation_chrf": 8.0})
     losses, scores = draw_curves({"validation": [curves]}).axes
     drawn = dict(zip((line.get_label() for line in losses.get_lines()), points_of(losses), strict=True))
     training = drawn["training, with dropout and label smoothing"]
@@ -34,12 +34,12 @@ def test_drawn_points_match_the_metrics():
 
 
 def test_compared_systems_have_a_line_for_each_run_and_a_band_around_the_mean():
-    """The second run of a has one validation more, for which there is no mean; the run of b has none of BLEU."""
+    """The second run of a has one validation more, for which there is no mean; the run of b has none of chrF."""
     first, second, of_b = Curves([{"step": 1, "loss": 9.0}]), Curves(), Curves()
     for curves, points in ((first, [(5, 3.0), (10, 1.0)]), (second, [(5, 5.0), (10, 2.0), (15, 1.0)])):
         for step, loss in points:
-            curves.add({"step": step, "validation_loss": loss, "validation_bleu": 4 * loss})
-    of_b.add({"step": 5, "validation_loss": 2.0, "validation_bleu": None})
+            curves.add({"step": step, "validation_loss": loss, "validation_chrf": 4 * loss})
+    of_b.add({"step": 5, "validation_loss": 2.0, "validation_chrf": None})
     losses, scores = draw_curves({"a": [first, second], "b": [of_b]}).axes
     of_a = [((5, 4.0), (10, 1.5)), ((5, 3.0), (10, 1.0)), ((5, 5.0), (10, 2.0), (15, 1.0))]
     assert points_of(losses) == [*of_a, ((5, 2.0),)]
@@ -56,11 +56,11 @@ def test_picture_is_drawn_at_every_validation_with_the_lines_before_a_resume(tmp
     config = Config.model_validate({"training": {"tensorboard": False}})
     logged = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}]
     with Recorder(workdir, title, config, 10, first_step=2, logged_lines=logged) as recorder:
-        recorder.validation(4, Validation(2.0, None, 1.0, None, ()), 1.0, best=True)
+        recorder.validation(4, Validation(2.0, None, 12.0, 1.0, ()), 1.0, best=True)
         first = picture.read_bytes()
-        recorder.validation(8, Validation(1.0, None, 9.0, 9.0, ()), 1.0, best=True)
+        recorder.validation(8, Validation(1.0, None, 19.0, 9.0, ()), 1.0, best=True)
         curves = Curves([*logged, *workdir.read_metrics()])
-        expected = draw_curves({"validation": [curves]}, title, "validation BLEU (greedy)")
+        expected = draw_curves({"validation": [curves]}, title)
         save_figure(expected, tmp_path / "expected.png")
         assert picture.read_bytes() == (tmp_path / "expected.png").read_bytes() != first
     assert not list(tmp_path.glob("events.*"))
@@ -71,12 +71,13 @@ def test_samples_of_a_validation_are_in_its_line(tmp_path):
     samples = (Sample("*one* <b>", "un \u2028\n", '"deux"'), Sample("", "", "\ufffd"))
     workdir = Workdir(tmp_path)
     with Recorder(workdir, "a run", Config(), 10) as recorder:
-        recorder.validation(4, Validation(2.0, None, 1.0, None, samples), 1.5, best=True)
-        recorder.validation(8, Validation(2.0, 3.0, 1.0, None, ()), 1.5, best=False)
+        recorder.validation(4, Validation(2.0, None, 12.0, 1.0, samples), 1.5, best=True)
+        recorder.validation(8, Validation(2.0, 3.0, 12.0, 1.0, ()), 1.5, best=False)
     assert [line["samples"] for line in workdir.read_metrics()] == [[sample._asdict() for sample in samples], []]
     assert events(tmp_path) == {
         "validation/loss": [(4, 2.0), (8, 2.0)],
         "validation/loss_shuffled": [(8, 3.0)],
+        "validation/chrf": [(4, 12.0), (8, 12.0)],
         "validation/bleu": [(4, 1.0), (8, 1.0)],
     }
 

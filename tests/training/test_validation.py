@@ -57,20 +57,19 @@ def test_losses_match_forward_passes_over_each_pair(translator, four_pairs):
     assert validate(translator, equal).shuffled_loss is None
 
 
-def test_bleu_ranks_checkpoints_only_where_it_tells_them_apart(translator, monkeypatch):
-    """It does not if no 4-gram matches, however high smoothing makes it, or if it is below 5."""
-    references = ["a b c d e f g h"] * 20
+def test_scores_are_those_of_sacrebleu_and_chrf_has_a_slope_where_bleu_has_none(translator, monkeypatch):
+    references, scores = ["a b c d e f g h"] * 20, []
     pairs = ValidationSet.of([("x y", line) for line in references], translator.tokenizer)
-    for lines, ranks in (
-        (references, True),
-        (["a b c x d e f y"] * 20, False),  # 31 by smoothing
-        (["a b c d", *["u v w x y z 1 2 3"] * 19], False),
-    ):
-        translations = [SimpleNamespace(text=line) for line in lines]
+    for line in ("u v w", "a v w", "a b w", *references[:1]):
+        translations = [SimpleNamespace(text=line)] * 20
         monkeypatch.setattr(Translator, "translate_sentences", lambda *_, result=translations, **__: result)
         result = validate(translator, pairs)
-        assert result.bleu == pytest.approx(sacrebleu.corpus_bleu(lines, [references]).score)
-        assert result.ranking_bleu == (result.bleu if ranks else None)
+        assert result.bleu == pytest.approx(sacrebleu.corpus_bleu([line] * 20, [references]).score)
+        assert result.chrf == pytest.approx(sacrebleu.corpus_chrf([line] * 20, [references]).score)
+        scores.append((result.chrf, result.bleu))
+    assert scores == sorted(scores)
+    assert scores[2][0] > scores[0][0] + 5
+    assert scores[2][1] < 1
 
 
 def test_validation_sets_differ_if_their_scores_cannot_be_compared(translator, four_pairs):
@@ -94,8 +93,8 @@ def test_network_that_ignores_the_source_causes_a_warning(translator, four_pairs
     for step, result, warns in (
         (4, ignoring, False),  # during warm-up every network ignores the source
         (5, ignoring, True),
-        (6, Validation(1.0, 1.2, 30.0, 30.0, ()), False),
-        (7, Validation(1.0, None, 30.0, 30.0, ()), False),
+        (6, Validation(1.0, 1.2, 50.0, 30.0, ()), False),
+        (7, Validation(1.0, None, 50.0, 30.0, ()), False),
     ):
         caplog.clear()
         recorder.validation(step, result, 1.0, best=True)

@@ -23,7 +23,7 @@ export function showRun(place, run, compare) {
       { name: "validation", style: "validation", points: validations.map((v) => [v.step, v.loss]) },
       { name: "validation, sources shuffled", style: "shuffled", points: shuffled },
     ]),
-    chart("Validation BLEU", [{ name: "BLEU", style: "validation", points: validations.map((v) => [v.step, v.bleu]) }]),
+    chart("Validation chrF", [{ name: "chrF", style: "validation", points: validations.map((v) => [v.step, v.chrf]) }]),
     checkpoints(run, compare),
     samples(run),
   );

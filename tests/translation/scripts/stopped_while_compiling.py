@@ -15,13 +15,13 @@ from lingua_flax.__main__ import main
 from lingua_flax.training import trainer
 
 
-def warm_up(translator: Any, data: Any) -> None:
+def warm_up(translator: Any, sets: Any) -> None:
     while not metrics.exists() or not metrics.stat().st_size:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGTERM)
-    compile_validation(translator, data)
+    compile_validation(translator, sets)
     threading.main_thread().join()
-    compile_validation(translator, data)
+    compile_validation(translator, sets)
 
 
 if __name__ == "__main__":
