@@ -71,10 +71,10 @@ docs-outputs: .venv/installed-test
 	$(BIN)/python -m docs.renew_outputs
 
 pictures: .venv/installed-test
-	mkdir -p $(WORKDIR)/pictures
-	LINGUA_PICTURES=$(abspath $(WORKDIR))/pictures \
+	mkdir -p build/pictures
+	LINGUA_PICTURES=$(abspath build/pictures) \
 	  $(BIN)/python -m pytest tests/serving/test_page.py -k "accessible or one_screen or tour"
-	cp $(WORKDIR)/pictures/weight-1400.png docs/pictures/page.png
+	cp build/pictures/weight-1400.png docs/pictures/page.png
 
 notebook: .venv/installed-test
 	$(BIN)/python -m notebooks.execute

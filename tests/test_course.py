@@ -22,7 +22,8 @@ def cells(page: str, kind: str = "code") -> list:
 
 
 def printed(cell) -> str:
-    return "".join(output.text for output in cell.outputs if output.output_type == "stream")
+    """Returns what a cell prints, or displays as text."""
+    return "".join(output.text if "text" in output else f"{output.data['text/plain']}\n" for output in cell.outputs)
 
 
 def numbers(text: str, units: float = 0.51) -> list[list]:
@@ -128,6 +129,12 @@ WORKED: dict[str, dict[str, list]] = {
         "positions-product": rows("positional_encoding_i_am_a_robot", "table"),
     },
     "6": {"loss-hand": [*rows("softmax", "weights"), [0.1719, 3.1719, 6.1719, 2.1719]]},
+    "7": {
+        "step-loss": [[5, 2, -1, 3], *rows("softmax", "weights"), [3.1719]],
+        "step-gradient": [row * 2 for row in rows("training_step", "gradient")] + rows("training_step", "of_h") * 2,
+        "step-update": rows("training_step", "updated", "logits", "probabilities", "loss"),
+        "step-adam": rows("training_step", "signs"),
+    },
 }
 
 
@@ -156,13 +163,17 @@ def test_three_exercises_have_the_right_answers():
         "4": ["1048576", "1048576", "2.8426"],
         "5": ["-1, 1", "1.55, 1.25, 1.25", "62.8319"],
         "6": ["1.3863", "0.102", "une"],
-        "7": ["7.824", "0.8", "1"],
+        "7": ["0.0838", "0.8", "1"],
     }
     for page in PAGES:
         last = cells(page)[-6:]
         assert [cell.id for cell in last] == [f"{kind}-{n}" for n in (1, 2, 3) for kind in ("exercise", "answer")]
         assert all(cell.source.startswith("mine = None  # ") for cell in last[::2])
-        assert [printed(cell) for cell in last[1::2]] == [f"the answer: {answer}\n" for answer in answers[page[0]]]
+        assert [printed(cell) for cell in last[1::2]] == [f"{answer}\n" for answer in answers[page[0]]]
+        for cell in last[1::2]:  # the answer is folded, and so is the code that computes it
+            assert cell.outputs[0].data["text/html"].startswith("<details><summary>the answer</summary>")
+            assert cell.source.startswith("# @title Answer\n")
+            assert cell.metadata == {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["hide-input"]}
 
 
 @pytest.mark.slow

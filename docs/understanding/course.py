@@ -44,12 +44,21 @@ def draw(figure: Any) -> None:
     display(Image(picture.getvalue()))
 
 
+class Folded(str):
+    """An answer that one sees when one unfolds it, in Jupyter, in Colab and on the site."""
+
+    __repr__ = str.__str__
+
+    def _repr_html_(self) -> str:
+        return f"<details><summary>the answer</summary>{self}</details>"
+
+
 def check(mine: Any, answer: Any) -> None:
     """Compares an answer to an exercise, text or numbers, with the right one; two decimals are enough."""
     is_text = isinstance(answer, str)
     if mine is None:
         numbers = [] if is_text else [f"{number:.4f}".rstrip("0").rstrip(".") for number in np.ravel(answer)]
-        print("the answer:", answer if is_text else ", ".join(numbers))
+        display(Folded(answer if is_text else ", ".join(numbers)))
     else:
         is_right = (
             mine == answer if is_text else np.shape(mine) == np.shape(answer) and np.allclose(mine, answer, 0, 0.0051)

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lingua_flax.data.corpora.phrasebook import generate
+from lingua_flax.data.corpora.phrasebook import begin
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.runs.checkpoint import best_saved_step, saved_steps
@@ -39,7 +39,7 @@ class RunReport:
         checkpoints = saved_steps(self._files.checkpoints)
         return {
             "name": self._files.path.name,
-            "step": self._steps[-1][0] if self._steps else 0,
+            "step": self._steps[-1][0] if self._steps else max(checkpoints, default=0),
             "num_steps": config.training.num_steps,
             "seconds_since_change": seconds,
             "checkpoints": checkpoints,
@@ -95,7 +95,7 @@ def example_sentences(workdir: Path) -> dict[str, Any]:
     if data.name != "phrasebook" or data.source_language != "en":
         return {"sentences": [], "ambiguous": []}
     pairs: dict[str, list[str]] = {}
-    for contrast in generate().contrasts:
+    for contrast in begin()[-1]:
         pairs.setdefault(contrast.word, [contrast.first[0], contrast.second[0]])
     sentences = [
         "I swam across the river to get to the other bank.",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import itertools
 import logging
@@ -362,8 +361,6 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
 def _add_run(app: FastAPI, workdir: Path) -> None:
     report = RunReport(workdir)
     reading = threading.Lock()
-    examples = functools.cache(example_sentences)
-    threading.Thread(target=examples, args=(workdir,), daemon=True).start()  # takes some seconds
 
     @app.get("/run")
     def run() -> dict[str, Any]:
@@ -374,4 +371,4 @@ def _add_run(app: FastAPI, workdir: Path) -> None:
     @app.get("/examples")
     def example() -> dict[str, Any]:
         """Returns sentences to begin with."""
-        return examples(workdir)
+        return example_sentences(workdir)

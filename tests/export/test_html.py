@@ -48,7 +48,7 @@ from tests.helpers.texts import LETTERS, MARKS, OTHERS
 __all__ = ["browser", "open_page"]  # fixtures
 
 BEAM = {"q": LINES[3], "beam": True}
-SCRIPTS = Path(__file__).parent / "scripts"
+SCRIPT = Path(__file__).parent / "scripts" / "answer.js"
 TOKENIZERS = [
     {},
     {"byte_fallback": True, "vocab_size": 300, "lowercase": True, "placeholders": 3},
@@ -196,7 +196,7 @@ def test_attention_of_a_sentence_opens_without_a_server(trained, run, open_page,
 @pytest.fixture(scope="module")
 def find_unknown():
     """Returns a function that asks the code of the file for unknown words."""
-    with conversation(SCRIPTS / "unknown_words.js") as ask:
+    with conversation(SCRIPT) as ask:
         yield ask
 
 
@@ -239,7 +239,7 @@ def tokenizers(request, tmp_path_factory):
     model, charsmap = _tokenizer(tokenizer)
     path = tmp_path_factory.mktemp("tokenizer") / "model.json"
     path.write_text(json.dumps({"model": model, "charsmap": list(charsmap)}))
-    with conversation(SCRIPTS / "tokenize.js", path) as ask:
+    with conversation(SCRIPT, path) as ask:
         yield tokenizer, ask
 
 

@@ -88,7 +88,7 @@ def tab(page: Page, name: str) -> None:
     page.get_by_role("tab", name=name).click()
 
 
-def button(page: Page, name: str) -> Locator:
+def button(page: Page | Locator, name: str) -> Locator:
     """Returns a button with exactly this name."""
     return page.get_by_role("button", name=name, exact=True)
 

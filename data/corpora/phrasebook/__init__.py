@@ -11,13 +11,13 @@ from pathlib import Path
 from lingua_flax.data.corpora.corpus import Corpus
 from lingua_flax.data.corpora.corpus import Pair as CorpusPair
 from lingua_flax.data.corpora.held_out_splits import write_splits
-from lingua_flax.data.corpora.phrasebook.generator import generate
+from lingua_flax.data.corpora.phrasebook.generator import begin, generate
 from lingua_flax.data.corpora.phrasebook.readings import find_readings
 from lingua_flax.data.corpora.prepared_corpus import open_prepared
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DataConfig
 
-__all__ = ["find_readings", "generate", "open_phrasebook", "source_digest"]
+__all__ = ["begin", "find_readings", "generate", "open_phrasebook", "source_digest"]
 
 _SEED = 0
 

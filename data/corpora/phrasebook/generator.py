@@ -125,15 +125,16 @@ def draw_sentences(
     return plain, unseen
 
 
+def begin(seed: int = 0) -> tuple[Draw, frozenset[Combination], Collected, list[Contrast]]:
+    """Draws the contrasts; returns what the other splits are drawn with, too."""
+    draw = Draw(Random(seed))
+    held_out, collected = draw_held_out(draw.rng), Collected(FIXED_TEST_PAIRS)
+    return draw, held_out, collected, draw_contrasts(draw, held_out, collected)
+
+
 def generate(seed: int = 0) -> Phrasebook:
     """Returns all splits; the same seed gives the same phrasebook on every machine."""
-    rng = Random(seed)
-    held_out = draw_held_out(rng)
-    draw, collected = Draw(rng), Collected()
-    for pair in FIXED_TEST_PAIRS:
-        collected.take(pair)
-    contrasts = draw_contrasts(draw, held_out, collected)
-
+    draw, held_out, collected, contrasts = begin(seed)
     unseen_size = int(UNSEEN_SHARE * EVALUATION_SIZE)
     plain_size = TRAIN_SIZE + 2 * (EVALUATION_SIZE - unseen_size) - len(FIXED_TEST_PAIRS)
     plain, unseen = draw_sentences(draw, held_out, collected, plain_size, 2 * unseen_size)
@@ -143,8 +144,8 @@ def generate(seed: int = 0) -> Phrasebook:
     test = plain[validation_end:] + unseen[unseen_size:]
     test_pairs = [*FIXED_TEST_PAIRS, *(sentence.pair for sentence in test)]
     validation_pairs = [sentence.pair for sentence in validation]
-    rng.shuffle(test_pairs)
-    rng.shuffle(validation_pairs)
+    draw.rng.shuffle(test_pairs)
+    draw.rng.shuffle(validation_pairs)
     combinations = {sentence.english: sentence.combinations for sentence in (*plain, *unseen)}
     combinations |= {english: () for english, _ in FIXED_TEST_PAIRS}
     return Phrasebook(

@@ -19,17 +19,15 @@ export function logSumExp(logits) {
   return most + Math.log(sum);
 }
 
+/** @typedef {{ row: number, id: number, score: number }[]} Scored */
+
 /**
  * Returns the largest finite sums of a logit and the offset of its row, largest first, equal ones in their order.
  *
- * @param {Float32Array[]} rows
- * @param {number[]} offsets
- * @param {number} count
- * @param {number | null} [only] the token that counts
- * @returns {{ row: number, id: number, score: number }[]}
+ * @type {(rows: Float32Array[], offsets: number[], count: number, only?: number | null) => Scored} of one token only
  */
 export function largest(rows, offsets, count, only = null) {
-  /** @type {{ row: number, id: number, score: number }[]} */
+  /** @type {Scored} */
   const found = [];
   for (let row = 0; row < rows.length; row++) {
     for (let id = only ?? 0; id < (only === null ? rows[row].length : only + 1); id++) {
@@ -44,24 +42,18 @@ export function largest(rows, offsets, count, only = null) {
   return found;
 }
 
+/** @typedef {{ steps: Step[][], finished: Hypothesis[] }} Found */
+
 /**
  * Searches until no hypothesis in the beam can become one of the best finished ones.
  *
- * @param {Network} network
- * @param {Source} source
- * @param {Decoding} decoding
- * @param {number} limit of the number of tokens, the end token included
- * @param {number[]} prefix that is prescribed
- * @returns {{ steps: Step[][], finished: Hypothesis[] }}
+ * The limit is a number of tokens, the end token included; the prefix is prescribed.
+ *
+ * @type {(network: Network, source: Source, decoding: Decoding, limit: number, prefix: number[]) => Found}
  */
-export function beamSearch(
-  network,
-  source,
-  { beam_size: beams, length_penalty: alpha, length_penalty_form },
-  limit,
-  prefix,
-) {
-  const offset = length_penalty_form === "length" ? 0 : 5;
+export function beamSearch(network, source, decoding, limit, prefix) {
+  const { beam_size: beams, length_penalty: alpha } = decoding;
+  const offset = decoding.length_penalty_form === "length" ? 0 : 5;
   const penalty = (/** @type {number} */ length) => ((offset + length) / (offset + 1)) ** alpha;
   /** @type {Step[][]} */
   const steps = [];

@@ -4,10 +4,7 @@
 
 /** A request that was refused or could not be answered. */
 export class RequestError extends Error {
-  /**
-   * @param {string} message
-   * @param {number} status of HTTP; 0 if there is no answer
-   */
+  /** @param {string} message @param {number} status of HTTP; 0 if there is no answer */
   constructor(message, status) {
     super(message);
     this.status = status;
@@ -27,20 +24,12 @@ export function inspect(question, signal) {
   return request("inspect", { method: "POST", headers, body: JSON.stringify(question), signal });
 }
 
-/** @returns {Promise<Run>} */
-export function run() {
-  return request("run");
-}
-
-/** @returns {Promise<Examples>} */
-export function examples() {
-  return request("examples");
-}
-
-/** @returns {Promise<{ code: string, name: string, targets: string[] }[]>} */
-export function languages() {
-  return request("languages");
-}
+/** @type {() => Promise<Run>} */
+export const run = () => request("run");
+/** @type {() => Promise<Examples>} */
+export const examples = () => request("examples");
+/** @type {() => Promise<{ code: string, name: string, targets: string[] }[]>} */
+export const languages = () => request("languages");
 
 /** @returns {Promise<string[]>} the suffixes of the documents that are translated; without a server, there are none */
 export async function formats() {

@@ -1,8 +1,4 @@
-/**
- * The attention of one sentence: where it is in the network, small maps of all heads, and one of them as a large map.
- *
- * @module
- */
+/** The attention of a sentence: its place in the network, small maps of all heads, one of them in large. @module */
 
 import { drawDiagram } from "./diagram.js";
 import { checkbox, html, percent, readable, toggle } from "./dom.js";
@@ -10,7 +6,7 @@ import { drawHeatMap } from "./heatmap.js";
 import { strongest, tableOf } from "./weights.js";
 
 /** @import { Head, Inspection, Kind } from "./types.js" */
-/** @import { Pair, Selection, Strongest, Weights } from "./weights.js" */
+/** @import { Heads, Pair, Selection, Strongest, Weights } from "./weights.js" */
 
 /** @type {[Kind, string, string][]} */
 export const KINDS = [
@@ -41,11 +37,7 @@ export const DEFAULT = { kind: "cross", layer: null, head: null, words: true, si
  * @property {boolean} [isPlaying]
  */
 
-/**
- * Shows the attention of a sentence.
- *
- * @type {(place: HTMLElement, inspection: Inspection, selection: Selection, actions: Actions) => void}
- */
+/** @type {(place: HTMLElement, inspection: Inspection, selection: Selection, actions: Actions) => void} */
 export function showAttention(place, inspection, selection, actions) {
   const { kind, head } = selection;
   const table = tableOf(inspection, selection);
@@ -74,7 +66,7 @@ export function showAttention(place, inspection, selection, actions) {
         "div",
         { class: "overview" },
         drawDiagram(inspection, selection, (kind, layer) => actions.change({ kind, layer, head: head ?? 0 })),
-        drawStrip(inspection, selection, (layer, head) => actions.change({ layer, head }), actions.switchHead),
+        drawStrip(inspection, selection, actions),
       ),
       html(
         "figure",
@@ -93,15 +85,12 @@ export function showAttention(place, inspection, selection, actions) {
       actions.explanation,
     ),
   );
+  place.querySelector(".map[aria-pressed=true]")?.scrollIntoView({ block: "nearest", inline: "center" });
   [".attention", ".overview"].forEach((part, i) => place.querySelector(part)?.scrollTo(0, scrolled[i]));
   place.querySelector(".heat [aria-pressed=true]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
-/**
- * Draws how far the translation has got, with buttons that go on, word by word.
- *
- * @type {(inspection: Inspection, actions: Actions, goTo: (step: number | null) => void) => HTMLElement}
- */
+/** @type {(inspection: Inspection, actions: Actions, goTo: (step: number | null) => void) => HTMLElement} word by word */
 function drawProgress({ target }, { length = 0, play, isPlaying = false }, goTo) {
   const step = target.length;
   const read = ["<s>", ...target.slice(0, -1).map(({ piece }) => piece)].join("");
@@ -127,34 +116,27 @@ function drawProgress({ target }, { length = 0, play, isPlaying = false }, goTo)
   );
 }
 
-/** @param {Pick<Selection, "kind" | "layer" | "head">} selection */
+/** @param {Heads} heads */
 export function describe({ kind, layer, head }) {
   const name = KINDS.find(([known]) => known === kind)?.[1];
   if (layer === null) return `${name}, mean of all heads`;
   return head === null ? `${name}, layer ${layer + 1}, mean` : `${name}, layer ${layer + 1}, head ${head + 1}`;
 }
 
-/**
- * Draws the small maps, a row for each layer.
- *
- * @param {Inspection} inspection
- * @param {Selection} selection
- * @param {(layer: number | null, head: number | null) => void} select
- * @param {((head: Head, off: boolean) => void) | undefined} switchHead
- */
-function drawStrip(inspection, selection, select, switchHead) {
+/** @type {(inspection: Inspection, selection: Selection, actions: Actions) => HTMLElement} small maps, in rows of layers */
+function drawStrip(inspection, selection, { change, switchHead }) {
   const { kind } = selection;
   const weights = inspection.attention[kind];
   /** @type {(layer: number | null, head: number | null, name: string) => HTMLElement} */
   const choice = (layer, head, name) => {
     const title = describe({ kind, layer, head });
     const isChosen = selection.layer === layer && selection.head === head;
-    const button = toggle(name, isChosen, () => select(layer, head), { class: "map", "aria-label": title });
+    const button = toggle(name, isChosen, () => change({ layer, head }), { class: "map", "aria-label": title });
     button.prepend(drawMap(weights, layer, head));
     if (layer === null || head === null || !switchHead) return button;
     const isOff = inspection.heads_off.some((h) => h.attention === kind && h.layer === layer && h.head === head);
-    const change = (/** @type {boolean} */ isOn) => switchHead({ attention: kind, layer, head }, !isOn);
-    return html("span", { class: "head" }, button, checkbox("on", !isOff, change, `${title}: on`));
+    const turn = (/** @type {boolean} */ isOn) => switchHead({ attention: kind, layer, head }, !isOn);
+    return html("span", { class: "head" }, button, checkbox("on", !isOff, turn, `${title}: on`));
   };
   const rows = Array.from({ length: weights.layers }, (_, layer) => [
     html("span", { class: "quiet" }, `Layer ${layer + 1}`),
@@ -169,11 +151,7 @@ function drawStrip(inspection, selection, select, switchHead) {
   );
 }
 
-/**
- * @param {Weights} weights
- * @param {number | null} layer
- * @param {number | null} head
- */
+/** @type {(weights: Weights, layer: number | null, head: number | null) => HTMLElement} */
 function drawMap(weights, layer, head) {
   const canvas = html("canvas", { width: weights.keys, height: weights.queries, "aria-hidden": "true" });
   const context = canvas.getContext("2d");

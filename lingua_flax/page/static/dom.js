@@ -4,35 +4,22 @@
 /** @typedef {Node | string | false | null | undefined} Child; only nodes and strings are shown */
 
 /**
- * Creates an HTML element.
+ * Creates an HTML element; `svg` creates one of SVG.
  *
- * @template {keyof HTMLElementTagNameMap} Tag
- * @param {Tag} tag
- * @param {Properties} [properties] attributes; a function is a listener, `--name` a custom property, false leaves out
- * @param {...Child} children
+ * A property is an attribute, which false leaves out; a function is a listener, and `--name` a custom property.
+ *
+ * @type {<T extends keyof HTMLElementTagNameMap>(tag: T, properties?: Properties, ...children: Child[]) => HTMLElementTagNameMap[T]}
  */
 export function html(tag, properties = {}, ...children) {
   return build(document.createElement(tag), properties, children);
 }
 
-/**
- * Creates an SVG element; like `html`.
- *
- * @template {keyof SVGElementTagNameMap} Tag
- * @param {Tag} tag
- * @param {Properties} [properties]
- * @param {...Child} children
- */
+/** @type {<T extends keyof SVGElementTagNameMap>(tag: T, properties?: Properties, ...children: Child[]) => SVGElementTagNameMap[T]} */
 export function svg(tag, properties = {}, ...children) {
   return build(document.createElementNS("http://www.w3.org/2000/svg", tag), properties, children);
 }
 
-/**
- * @template {HTMLElement | SVGElement} T
- * @param {T} node
- * @param {Properties} properties
- * @param {Child[]} children
- */
+/** @type {<T extends HTMLElement | SVGElement>(node: T, properties: Properties, children: Child[]) => T} */
 function build(node, properties, children) {
   for (const [name, value] of Object.entries(properties)) {
     if (typeof value === "function") {
@@ -47,51 +34,32 @@ function build(node, properties, children) {
   return node;
 }
 
-/**
- * Creates a button that is pressed or not.
- *
- * @type {(title: string, isPressed: boolean, click: () => void, properties?: Properties) => HTMLButtonElement}
- */
+/** @type {(title: string, isPressed: boolean, click: () => void, properties?: Properties) => HTMLButtonElement} */
 export function toggle(title, isPressed, click, properties = {}) {
   return html("button", { "aria-pressed": String(isPressed), click, ...properties }, title);
 }
 
-/**
- * Creates a checkbox with a text beside it.
- *
- * @param {string} text
- * @param {boolean} checked
- * @param {(checked: boolean) => void} change
- * @param {string} [name] for those who do not see where it is
- */
+/** @type {(text: string, checked: boolean, change: (checked: boolean) => void, name?: string) => HTMLElement} with a name for those who do not see where it is */
 export function checkbox(text, checked, change, name = text) {
   const box = html("input", { type: "checkbox", "aria-label": name, checked, change: () => change(box.checked) });
   return html("label", {}, box, ` ${text}`);
 }
 
-/**
- * Returns a piece as people read it: SentencePiece's mark of a word's beginning becomes a space, which is left out.
- *
- * @param {string} piece
- */
+/** @type {(piece: string) => string} as people read it, without SentencePiece's mark of a word's beginning */
 export function readable(piece) {
   return piece.replaceAll("▁", " ").trim() || "␣";
 }
 
-/**
- * @param {number} share from 0 to 1
- * @returns {string} such as 87%, with more digits near 0
- */
+/** @type {(share: number) => string} such as 87% of 0.87, with more digits near 0 */
 export function percent(share) {
   const value = 100 * share;
   return value >= 9.95 || value === 0 ? `${Math.round(value)}%` : value >= 0.095 ? `${value.toFixed(1)}%` : "<0.1%";
 }
 
 /**
- * Moves the focus with the keys that lead somewhere.
+ * Moves the focus to a neighbor, which stands under the name of the key that leads there.
  *
- * @param {KeyboardEvent} event
- * @param {Record<string, Element | null | undefined>} neighbors by the name of the key that leads to each
+ * @type {(event: KeyboardEvent, neighbors: Record<string, Element | null | undefined>) => void}
  */
 export function moveFocus(event, neighbors) {
   const next = neighbors[event.key];

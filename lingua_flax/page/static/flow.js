@@ -23,11 +23,9 @@ const VECTORS = [ // their paths
 ];
 
 /**
- * Draws the stages of a weight; a click on one calls `choose`.
+ * Draws the stages of a weight, with what stands in the boxes of each; a click on one calls `choose`.
  *
- * @param {string[]} titles of the stages
- * @param {string[][]} [values] what stands in the boxes of each
- * @param {(stage: number) => void} [choose]
+ * @type {(titles: string[], values?: string[][], choose?: (stage: number) => void) => SVGElement}
  */
 export function drawFlow(titles, values, choose) {
   const stages = titles.slice(0, values?.length).map((title, stage) => {

@@ -8,10 +8,10 @@ import { largest } from "./weights.js";
 /**
  * Draws a table of weights, a row for each query.
  *
- * Arrow keys move between its cells. What no query may attend to is hatched.
+ * Arrow keys move between its cells. What no query may attend to is hatched: later keys if it is causal.
  *
  * @param {Table} table
- * @param {boolean} causal whether queries attend to their own and earlier positions only
+ * @param {boolean} causal
  * @param {string} name
  * @param {(query: number, key: number) => void} [open] called with the numbers of the row and the column of a weight
  * @param {(query: number, key: number) => boolean} [isOpen]

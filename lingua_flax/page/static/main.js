@@ -131,10 +131,7 @@ function translate(...texts) {
   show(view, texts.map((text, index) => ({ ...NOTHING, text, target, checkpoint: index ? "" : checkpoint })));
 }
 
-/**
- * @param {View | "run"} chosen
- * @param {Asked[]} asked of one panel or two
- */
+/** @type {(chosen: View | "run", asked: Asked[]) => void} of one panel or two */
 function show(chosen, asked) {
   if (chosen !== "run") view = chosen;
   second?.requests.abort();
@@ -183,11 +180,7 @@ function compareCheckpoints(checkpoints) {
   show("translation", checkpoints.map((step) => ({ ...NOTHING, text, target, checkpoint: String(step) })));
 }
 
-/**
- * Offers the examples; of a run without any, the samples of its last validation.
- *
- * @param {Examples} examples
- */
+/** @type {(examples: Examples) => void} Offers them; of a run without any, the samples of its last validation */
 function drawExamples({ sentences, ambiguous }) {
   const texts = sentences.length ? sentences : latestRun?.samples.map((sample) => sample.source) ?? [];
   const [here, there] = [texts.slice(0, HERE), texts].map((some) =>
@@ -235,9 +228,9 @@ function useTheme(theme) {
   for (const panel of panelsShown()) panel.draw(); // pictures have the colors of the theme
 }
 
-/** Draws the page; examples come later, once the server has made them, which takes it seconds after its start. */
+/** Draws the page. */
 async function start() {
-  const [known, run, formats] = await Promise.all([api.languages(), api.run(), api.formats()]);
+  const [known, run, examples, formats] = await Promise.all([api.languages(), api.run(), api.examples(), api.formats()]);
   latestRun = run;
   targets = [...new Set(known.flatMap((language) => language.targets))];
   shared.smoothing = run.label_smoothing;
@@ -261,7 +254,8 @@ async function start() {
   useTheme(theme());
   byId("theme").addEventListener("click", () => useTheme(THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => useTheme(theme()));
-  await Promise.all([lookAtRun(), api.examples().then(drawExamples)]);
+  drawExamples(examples);
+  await lookAtRun();
 }
 
 start().catch(({ message }) => {

@@ -136,11 +136,7 @@ export class Panel {
     this.checkpoints.hidden = run.checkpoints.length < 2;
   }
 
-  /**
-   * Changes what is asked, and asks. What is explained may no longer be there.
-   *
-   * @param {Partial<Choices>} changes
-   */
+  /** @type {(changes: Partial<Choices>) => void} Asks anew; what is explained may no longer be there */
   change(changes) {
     this.choices = { ...this.choices, pair: null, step: null, ...changes };
     this.ask();
@@ -155,9 +151,8 @@ export class Panel {
 
   /** What the tokens of the source depend on. */
   get question() {
-    return [this.text, this.target, this.checkpoint].map(({ value }) => value).concat(`${this.choices.sentence}`).join(
-      "\n",
-    );
+    const { text, target, checkpoint, sentence } = this.asked;
+    return JSON.stringify([text, target, checkpoint, sentence]);
   }
 
   /** @returns {Asked} */
@@ -177,10 +172,8 @@ export class Panel {
   /** @param {View} view */
   show(view) {
     this.view = view;
-    const lacks = view === "beam"
-      ? !this.inspection?.beam
-      : view === "attention" && this.choices.pair && !this.explanation;
-    if (lacks) this.ask();
+    const lacksBeam = view === "beam" && !this.inspection?.beam;
+    if (lacksBeam || (view === "attention" && this.choices.pair && !this.explanation)) this.ask();
     this.draw();
   }
 
@@ -262,11 +255,7 @@ export class Panel {
     this.shared.choose("attention");
   }
 
-  /**
-   * Shows the first tokens of the translation only; what is explained goes on to the last of them.
-   *
-   * @param {number | null} step
-   */
+  /** @type {(step: number | null) => void} Shows so many tokens only; what is explained goes on to the last of them */
   goTo(step) {
     const { kind } = this.shared.selection;
     const last = (step ?? this.inspection?.target.length ?? 1) - 1;
@@ -287,8 +276,9 @@ export class Panel {
     if (!this.inspection) return;
     const weights = this.inspection.attention[selection.kind];
     const exists = (selection.layer ?? 0) < weights.layers && (selection.head ?? 0) < weights.heads;
-    if (!this.shared.isChosen || !exists) Object.assign(selection, weights.clearest());
-    this.shared.isChosen = true;
+    if (this.shared.isChosen && exists) return;
+    Object.assign(selection, weights.clearest());
+    this.shared.isChosen = this.element.ariaBusy !== "true"; // otherwise it is clear in the sentence before
   }
 
   /** Draws the chosen view. */

@@ -8,17 +8,9 @@ const WIDTH = 480; // of a chart, in its own units
 const HEIGHT = 200;
 const MARGIN = { left: 44, right: 8, top: 8, bottom: 22 };
 
-/**
- * A curve of a chart: points (x, y).
- *
- * @typedef {{ name: string, style: string, points: [number, number][] }} Curve
- */
+/** @typedef {{ name: string, style: string, points: [number, number][] }} Curve */
 
-/**
- * @param {HTMLElement} place
- * @param {Run} run
- * @param {(checkpoints: number[]) => void} compare translates with two checkpoints side by side
- */
+/** @type {(place: HTMLElement, run: Run, compare: (checkpoints: number[]) => void) => void} translations side by side */
 export function showRun(place, run, compare) {
   const validations = run.validations;
   /** @type {[number, number][]} */
@@ -41,7 +33,7 @@ export function showRun(place, run, compare) {
 /** @param {Run} run */
 function progress(run) {
   const total = run.num_steps;
-  const seconds = run.seconds_since_change;
+  const seconds = run.step === total ? null : run.seconds_since_change;
   const changed = seconds === null ? "" : seconds < 60 ? "under way" : `last step ${ago(seconds)} ago`;
   return html(
     "div",
@@ -97,6 +89,8 @@ function samples(run) {
 /** @type {(title: string, curves: Curve[]) => HTMLElement} Draws curves over the steps, from 0 */
 function chart(title, curves) {
   const points = curves.flatMap((curve) => curve.points);
+  const caption = html("figcaption", {}, title);
+  if (!points.length) return html("figure", {}, caption, html("p", { class: "quiet" }, "none yet"));
   const maxX = Math.max(1, ...points.map(([x]) => x));
   const maxY = Math.max(1, ...points.map(([, y]) => y));
   const x = (/** @type {number} */ step) => MARGIN.left + (WIDTH - MARGIN.left - MARGIN.right) * step / maxX;
@@ -109,7 +103,7 @@ function chart(title, curves) {
     viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
     class: "chart",
     role: "img",
-    "aria-label": `${title}: ${last.join(", ") || "no values yet"}`,
+    "aria-label": `${title}: ${last.join(", ")}`,
   });
   for (const value of ticks(maxY)) {
     picture.append(
@@ -133,14 +127,10 @@ function chart(title, curves) {
     );
   }
   const legend = curves.map((curve) => html("span", { class: curve.style }, curve.name));
-  return html("figure", {}, html("figcaption", {}, title), picture, html("p", { class: "legend" }, ...legend));
+  return html("figure", {}, caption, picture, html("p", { class: "legend" }, ...legend));
 }
 
-/**
- * Returns about five round numbers from 0 to a maximum.
- *
- * @param {number} max
- */
+/** @type {(max: number) => number[]} about five round numbers from 0 to there */
 function ticks(max) {
   const rough = max / 5;
   const power = 10 ** Math.floor(Math.log10(rough));

@@ -20,28 +20,27 @@ const STOPS = [
   [
     "Look where it looks",
     { panels: [{ text: WALK }] },
-    "Hover over “rive”: the words of the source light up by how much attention they got. Above them, the page names heads in " +
-    "which one word leads. Click “river” in the source to hide it: what becomes of “rive”? (The network has not learned " +
-    "such sentences, so its French is clumsy.)",
+    "Hover over “rive”: the words of the source light up by how much attention they got. Above them, the page names " +
+    "heads in which one word leads. Click “river” in the source to hide it: what becomes of “rive”? (The network has " +
+    "not learned such sentences, so its French is clumsy.)",
   ],
   [
     "Cross-attention",
     { view: "attention", panels: [{ text: RIVER }] },
-    "A row for each word of the translation, a column for each word of the source. With </s> and punctuation, a row adds " +
-    "up to 100%. Click the " +
-    "small maps: each head looks for something else.",
+    "A row for each word of the translation, a column for each word of the source. With </s> and punctuation, a row " +
+    "adds up to 100%. Click the small maps: each head looks for something else.",
   ],
   [
     "Who was tired?",
     { panels: [{ text: CAT }] },
-    "French must know whether “it” is a he or a she. Hover over “il”: is there a head that looks at “cat” rather than at " +
-    "“it”? Click its name to see the map of that head.",
+    "French must know whether “it” is a he or a she. Hover over “il”: is there a head that looks at “cat” rather than " +
+    "at “it”? Click its name to see the map of that head.",
   ],
   [
     "Self-attention of the encoder",
     { view: "attention", selection: { kind: "encoder" }, panels: [{ text: CAT }] },
-    "The words of the source look at each other before anything is translated. Click the small maps: some heads look at " +
-    "the word before or after, others spread over the sentence.",
+    "The words of the source look at each other before anything is translated. Click the small maps: some heads look " +
+    "at the word before or after, others spread over the sentence.",
   ],
   [
     "The mask",

@@ -15,10 +15,8 @@ import { html } from "./dom.js";
  */
 export function markUnknown({ text, unknown_words, mostly_unknown }, whole, words, change) {
   if (!unknown_words.length) return [[], []];
-  const [before, after] = [
-    whole.slice(0, Math.max(whole.indexOf(text), 0)),
-    whole.slice(whole.indexOf(text) + text.length),
-  ];
+  const start = Math.max(whole.indexOf(text), 0);
+  const [before, after] = [whole.slice(0, start), whole.slice(start + text.length)];
   const characters = [...text];
   const ends = [0, ...unknown_words.flat(), characters.length]; // of what is known and unknown by turns
   const marked = ends.slice(1).map((end, i) => {

@@ -34,38 +34,35 @@ export class Weights {
     this.values = Float32Array.from({ length: bytes.length / 2 }, (_, i) => view.getUint16(2 * i, true) / 65535);
   }
 
-  /**
-   * Returns the weights of a head, or their mean over the heads of a layer or over all heads, [queries * keys].
-   *
-   * @type {(layer: number | null, head: number | null) => Float32Array}
-   */
+  /** @type {(layer: number | null, head: number | null) => { layer: number, head: number }[]} null for all */
+  headsOf(layer, head) {
+    const all = Array.from({ length: this.layers * this.heads }, (_, i) => (
+      { layer: Math.floor(i / this.heads), head: i % this.heads }
+    ));
+    return all.filter((own) => (layer ?? own.layer) === own.layer && (head ?? own.head) === own.head);
+  }
+
+  /** @type {(layer: number | null, head: number | null) => Float32Array} [queries * keys], the mean of these heads */
   map(layer, head) {
     const size = this.queries * this.keys;
     const mean = new Float32Array(size);
-    let count = 0;
-    for (let l = 0; l < this.layers; l++) {
-      for (let h = 0; h < this.heads; h++) {
-        if ((layer !== null && l !== layer) || (head !== null && h !== head)) continue;
-        const start = (l * this.heads + h) * size;
-        for (let i = 0; i < size; i++) mean[i] += this.values[start + i];
-        count++;
-      }
+    const heads = this.headsOf(layer, head);
+    for (const own of heads) {
+      const start = (own.layer * this.heads + own.head) * size;
+      for (let i = 0; i < size; i++) mean[i] += this.values[start + i];
     }
-    return mean.map((sum) => sum / count);
+    return mean.map((sum) => sum / heads.length);
   }
 
   /** Returns the head whose largest weights are the largest, on average over all queries. */
   clearest() {
-    let best = { layer: 0, head: 0, sum: -1 };
-    for (let layer = 0; layer < this.layers; layer++) {
-      for (let head = 0; head < this.heads; head++) {
-        const map = this.map(layer, head);
-        let sum = 0;
-        for (let q = 0; q < this.queries; q++) sum += Math.max(...map.subarray(q * this.keys, (q + 1) * this.keys));
-        if (sum > best.sum) best = { layer, head, sum };
-      }
-    }
-    return { layer: best.layer, head: best.head };
+    const heads = this.headsOf(null, null);
+    const sums = heads.map(({ layer, head }) => {
+      const map = this.map(layer, head);
+      const rows = Array.from({ length: this.queries }, (_, q) => map.subarray(q * this.keys, (q + 1) * this.keys));
+      return rows.reduce((sum, row) => sum + Math.max(...row), 0);
+    });
+    return heads[sums.indexOf(Math.max(...sums))];
   }
 }
 
@@ -76,20 +73,16 @@ export function decode(answer) {
   return { ...answer, attention };
 }
 
-/**
- * Returns the tokens that attend and those that are attended to.
- *
- * @param {Inspection} inspection
- * @param {Kind} kind
- * @returns {[{ piece: string, word: number }[], { piece: string, word: number }[]]}
- */
+/** @typedef {{ piece: string, word: number }[]} Tokens */
+
+/** @type {(inspection: Inspection, kind: Kind) => [Tokens, Tokens]} those that attend, and those that are attended to */
 export function tokensOf({ source, target }, kind) {
   const read = [{ piece: "<s>", word: -1 }, ...target.slice(0, -1)];
   if (kind === "encoder") return [source, source];
   return kind === "decoder" ? [read, read] : [target, source];
 }
 
-/** @type {(tokens: { piece: string, word: number }[], merged: boolean, sinks: boolean) => Label[]} */
+/** @type {(tokens: Tokens, merged: boolean, sinks: boolean) => Label[]} */
 function labels(tokens, merged, sinks) {
   /** @type {{ word: number, pieces: string, positions: number[] }[]} */
   const groups = [];
@@ -126,37 +119,28 @@ export function tableOf(inspection, { kind, layer, head, words, sinks }) {
   return { queries, keys, values };
 }
 
-/**
- * Returns the names of the largest weights, with the weights.
- *
- * @param {Label[]} labels
- * @param {number[]} weights
- */
+/** @type {(labels: Label[], weights: number[]) => string} the names of the largest weights, with the weights */
 export function largest(labels, weights) {
   const order = labels.map((_, i) => i).sort((a, b) => weights[b] - weights[a]).slice(0, NAMED);
   return order.map((i) => `${labels[i].name} ${percent(weights[i])}`).join(", ");
 }
 
+/** @typedef {Pick<Selection, "kind" | "layer" | "head">} Heads one, those of a layer, or all */
+
 /**
  * Returns where the largest weight is between some positions that attend and some that are attended to.
  *
- * @param {Inspection} inspection
- * @param {Pick<Selection, "kind" | "layer" | "head">} selection among these heads
- * @param {number[]} queries
- * @param {number[]} keys
- * @returns {Strongest}
+ * @type {(inspection: Inspection, heads: Heads, queries: number[], keys: number[]) => Strongest}
  */
 export function strongest(inspection, { kind, layer, head }, queries, keys) {
   const weights = inspection.attention[kind];
   let best = { layer: 0, head: 0, query: 0, key: 0, weight: -1 };
-  for (let l = layer ?? 0; l <= (layer ?? weights.layers - 1); l++) {
-    for (let h = head ?? 0; h <= (head ?? weights.heads - 1); h++) {
-      const map = weights.map(l, h);
-      for (const query of queries) {
-        for (const key of keys) {
-          const weight = map[query * weights.keys + key];
-          if (weight > best.weight) best = { layer: l, head: h, query, key, weight };
-        }
+  for (const own of weights.headsOf(layer, head)) {
+    const map = weights.map(own.layer, own.head);
+    for (const query of queries) {
+      for (const key of keys) {
+        const weight = map[query * weights.keys + key];
+        if (weight > best.weight) best = { ...own, query, key, weight };
       }
     }
   }
@@ -167,26 +151,21 @@ export function strongest(inspection, { kind, layer, head }, queries, keys) {
  * Returns, for a word of the translation, which words of the source get more than all others from some head of
  * cross-attention, each with the head that gives it the most; the largest weight comes first.
  *
- * @param {Inspection} inspection
- * @param {Label} query
- * @returns {(Strongest & { name: string })[]}
+ * @type {(inspection: Inspection, query: Label) => (Strongest & { name: string })[]}
  */
 export function leaders(inspection, query) {
   /** @type {Map<string, Strongest & { name: string }>} */
   const best = new Map();
-  const { layers, heads } = inspection.attention.cross;
-  for (let layer = 0; layer < layers; layer++) {
-    for (let head = 0; head < heads; head++) {
-      const { queries, keys, values } = tableOf(inspection, { kind: "cross", layer, head, words: true, sinks: false });
-      const row = values[queries.findIndex(({ positions }) => positions[0] === query.positions[0])];
-      if (!row?.length) continue;
-      const key = row.indexOf(Math.max(...row));
-      const { name, positions } = keys[key];
-      const id = `${name} ${positions}`;
-      if (row[key] <= (best.get(id)?.weight ?? 0)) continue;
-      const pair = strongest(inspection, { kind: "cross", layer, head }, query.positions, positions);
-      best.set(id, { ...pair, weight: row[key], name });
-    }
+  for (const own of inspection.attention.cross.headsOf(null, null)) {
+    const selection = { kind: /** @type {const} */ ("cross"), ...own, words: true, sinks: false };
+    const { queries, keys, values } = tableOf(inspection, selection);
+    const row = values[queries.findIndex(({ positions }) => positions[0] === query.positions[0])];
+    if (!row?.length) continue;
+    const key = row.indexOf(Math.max(...row));
+    const { name, positions } = keys[key];
+    const id = `${name} ${positions}`;
+    if (row[key] <= (best.get(id)?.weight ?? 0)) continue;
+    best.set(id, { ...strongest(inspection, selection, query.positions, positions), weight: row[key], name });
   }
   return [...best.values()].sort((a, b) => b.weight - a.weight);
 }
