@@ -63,6 +63,10 @@ class BuildCommand(command_line.Command):
     """Columns of source and target, as for lingua-flax clean."""
     workdir: Path
     """Folder of the build; created if it does not exist. The same command on it continues an interrupted build."""
+    validation: tuple[Path, ...] = ()
+    """Two text files, source and target, that choose the checkpoints; by default pairs held out of --train."""
+    test: tuple[Path, ...] = ()
+    """Two text files, source and target, for the scores in the report; likewise."""
     monolingual: Path | None = None
     """Text file in the target language, one sentence per line; the student also learns from its back-translation."""
     num_steps: PositiveInt | None = None
@@ -75,6 +79,9 @@ class BuildCommand(command_line.Command):
             raise UserError(f"build needs {', '.join(missing)}: {install_command('clean,export')}")
         if self.source_language == self.target_language:
             raise UserError(f"--target-language {self.target_language} is the source language; choose another")
+        for name, files in (("validation", self.validation), ("test", self.test)):
+            if len(files) not in (0, 2):
+                raise UserError(f"--{name} takes two files, source and target, got {len(files)}")
 
 
 @dataclass(frozen=True)
@@ -140,6 +147,9 @@ def stages(given: BuildCommand, pieces: int = 0, student_pieces: int = 0, option
         "monolingual": shlex.quote(text),
         "source": shlex.quote(given.source_language),
         "target": shlex.quote(given.target_language),
+        "sets": _sets(given, ("source", "target")),
+        "reverse_sets": _sets(given, ("target", "source")),
+        "held_out": "" if given.validation and given.test else "--data.held-out baseline/held_out.json",
         "pieces": pieces,
         "student_pieces": student_pieces,
         "options": options,
@@ -147,6 +157,13 @@ def stages(given: BuildCommand, pieces: int = 0, student_pieces: int = 0, option
     # The template is divided before paths, which can have line breaks, stand in it.
     commands = (command.format(**values) for command in re.split(r"\n(?=\w)", template))
     return [Stage(given.workdir, shlex.split(command)) for command in commands]
+
+
+def _sets(given: BuildCommand, sides: tuple[str, str]) -> str:
+    """Returns the options for validation and test files, whose sides have these names."""
+    sets = {"validation": given.validation, "test": given.test}
+    named = [(f"--data.{name}-{side}", path) for name in sets for side, path in zip(sides, sets[name], strict=False)]
+    return shlex.join(word for option, path in named for word in (option, path.expanduser().absolute().as_posix()))
 
 
 def build(argv: Sequence[str]) -> None:

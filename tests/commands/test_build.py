@@ -161,6 +161,33 @@ def test_columns_are_those_that_are_cleaned(recorder, tmp_path):
     assert (command.files, command.columns) == ((tmp_path / "sheet.csv",), ("en/us", "it's"))
 
 
+def own_sets(folder: Path, pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Writes a validation and a test set, each with half of the pairs, and returns their options."""
+    options = []
+    for number, name in enumerate(("validation", "test")):
+        options += [f"--{name}", *(str(folder / f"{name}.{language}") for language in ("en", "fr"))]
+        for path, lines in zip(options[-2:], zip(*pairs[number::2], strict=True), strict=True):
+            Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return options
+
+
+def test_own_sets_are_those_of_all_networks(recorder, tmp_path):
+    """With both, nothing is held out of the training pairs; with one, the same pairs for all."""
+    arguments, sets = write_pairs(tmp_path), own_sets(tmp_path, [("one", "un"), ("two", "deux")])
+    with pytest.raises(UserError, match=r"^--test takes two files, source and target, got 1$"):
+        build.build([*arguments, *sets[:-1]])
+    for given, held_out in ((sets, False), (sets[:3], True)):
+        folder = tmp_path / str(held_out)
+        build.build([*arguments[:-1], str(folder), *given])
+        for name in ("baseline", "reverse", "baseline_2", "reverse_2", "student"):
+            data = typed(json.loads((folder / name / "stage.json").read_text())["command"]).data
+            paths = (data.validation_source, data.validation_target, data.test_source, data.test_target)
+            languages = ["fr", "en"] if "reverse" in name else ["en", "fr"]
+            expected = [tmp_path / f"{split}.{language}" for split in ("validation", "test") for language in languages]
+            assert list(paths) == (expected if not held_out else [*expected[:2], None, None])
+            assert bool(data.held_out) == (held_out and name not in ("baseline", "student"))
+
+
 COMMANDS: dict[str, type[Section]] = {
     "clean": clean.CleanCommand,
     "train": train.TrainCommand,
@@ -279,7 +306,9 @@ def test_what_stages_print_is_no_part_of_a_plan(run):
 
 @pytest.mark.slow
 def test_the_plan_of_a_corpus_runs(succeed, tmp_path):
-    arguments = [*write_pairs(tmp_path, generate().train[:300]), "--num-steps", 20]
+    pairs = generate()
+    sets = own_sets(tmp_path, [*pairs.validation[:40]])
+    arguments = [*write_pairs(tmp_path, pairs.train[:300]), "--num-steps", 20, *sets]
     script = tmp_path / "plan.sh"
     script.write_text(succeed("build", *arguments, "--plan", process=True).stdout)
     subprocess.run(["bash", "-n", script], check=True)

@@ -230,7 +230,9 @@ function useTheme(theme) {
 
 /** Draws the page. */
 async function start() {
-  const [known, run, examples, formats] = await Promise.all([api.languages(), api.run(), api.examples(), api.formats()]);
+  const [known, run, examples, formats] = await Promise.all([
+    api.languages(), api.run(), api.examples(), api.formats(),
+  ]);
   latestRun = run;
   targets = [...new Set(known.flatMap((language) => language.targets))];
   shared.smoothing = run.label_smoothing;
