@@ -655,7 +655,7 @@ def test_run_moves_while_training_goes_on_and_two_checkpoints_are_compared(workd
     metrics.write_text(lines[0])
     tab(page, "Run")
     expect(page.get_by_text("step 100 of 1,300")).to_be_visible()
-    expect(page.get_by_text("none yet")).to_have_count(2)  # BLEU, samples
+    expect(page.get_by_text("none yet")).to_have_count(2)  # chrF, samples
     metrics.write_text("".join(lines))
     losses = "training 0.50, validation 1.50, validation, sources shuffled 3.50"
     for name in (f"Loss, nats per token: {losses}", "Validation chrF: chrF 71.25"):
