@@ -9,10 +9,8 @@ from lingua_flax.data.corpora.phrasebook import begin
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.runs.checkpoint import best_saved_step, saved_steps
-from lingua_flax.runs.metrics import group_means, parse_metrics
+from lingua_flax.runs.metrics import parse_metrics
 from lingua_flax.runs.workdir import Workdir
-
-MAX_POINTS = 400  # of the training loss, each the mean of a group of steps
 
 
 class RunReport:
@@ -25,8 +23,9 @@ class RunReport:
     def _forget(self) -> None:
         self._last_line = b""
         self._position = 0
-        self._steps: list[tuple[int, float]] = []
-        self._validations: list[dict[str, Any]] = []
+        self._step: int | None = None
+        self._loss: float | None = None
+        self._validation: dict[str, Any] | None = None
         self._samples: list[dict[str, Any]] = []
 
     def read(self) -> dict[str, Any]:
@@ -39,13 +38,13 @@ class RunReport:
         checkpoints = saved_steps(self._files.checkpoints)
         return {
             "name": self._files.path.name,
-            "step": self._steps[-1][0] if self._steps else max(checkpoints, default=0),
+            "step": max(checkpoints, default=0) if self._step is None else self._step,
+            "loss": self._loss,
             "num_steps": config.training.num_steps,
             "seconds_since_change": seconds,
             "checkpoints": checkpoints,
             "best_checkpoint": best_saved_step(self._files.checkpoints, checkpoints),
-            "training_loss": group_means(self._steps, MAX_POINTS).round(4).tolist() if self._steps else [],
-            "validations": list(self._validations),
+            "validation": self._validation,
             "samples": self._samples,
             "label_smoothing": config.training.label_smoothing,
         }
@@ -72,10 +71,10 @@ class RunReport:
     def _add(self, line: dict[str, Any]) -> None:
         if "validation_loss" in line:
             names = ("step", "validation_loss", "validation_loss_shuffled", "validation_chrf")
-            self._validations.append({name.removeprefix("validation_"): line.get(name) for name in names})
+            self._validation = {name.removeprefix("validation_"): line.get(name) for name in names}
             self._samples = line.get("samples") or []
         elif line.get("loss") is not None:
-            self._steps.append((line["step"], line["loss"]))
+            self._step, self._loss = line["step"], line["loss"]
 
 
 def sample_sentence(workdir: Path) -> str | None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # slow to import
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+CURVES_NAME = "curves.png"
 MAX_POINTS = 300  # of the training loss, at most; each is the mean of consecutive steps
 COLORS = ("tab:blue", "tab:orange")
 

@@ -27,6 +27,7 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
 from lingua_flax.inspection.run_report import RunReport, example_sentences, sample_sentence
 from lingua_flax.page.documents import PAGE_FILES
+from lingua_flax.runs.learning_curves import CURVES_NAME
 from lingua_flax.serving.batcher import Batcher
 from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.kept_files import KeptFiles
@@ -364,9 +365,15 @@ def _add_run(app: FastAPI, workdir: Path) -> None:
 
     @app.get("/run")
     def run() -> dict[str, Any]:
-        """Returns the state of the run: progress, learning curves, samples of the last validation, checkpoints."""
+        """Returns the state of the run: progress, the last losses and samples, checkpoints."""
         with reading:
             return report.read()
+
+    @app.get("/run/curves.png", include_in_schema=False)
+    def curves() -> FileResponse:
+        if not (path := workdir / CURVES_NAME).exists():
+            raise HTTPException(404, "The run has no learning curves yet.")
+        return FileResponse(path)
 
     @app.get("/examples")
     def example() -> dict[str, Any]:

@@ -13,13 +13,12 @@ from rich.table import Table
 from lingua_flax.host.figures import save_figure
 from lingua_flax.host.terminal import console_for_progress, print_table
 from lingua_flax.options.schema import Config
-from lingua_flax.runs.learning_curves import Curves, draw_curves
+from lingua_flax.runs.learning_curves import CURVES_NAME, Curves, draw_curves
 from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.optimizer import num_warmup_steps
 from lingua_flax.training.tensorboard_events import EventFiles
 from lingua_flax.training.validation import Validation
 
-CURVES_NAME = "curves.png"
 CHRF_OF = "validation_chrf_"  # and a direction, such as en-de
 # Increase of the loss with shuffled sources, in nats per token, below which the model is taken to ignore its sources.
 # Measured: at most 0.005 on a toy corpus with misaligned lines; below it in healthy runs only during warm-up, with 0.15

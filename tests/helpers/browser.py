@@ -18,7 +18,7 @@ from tests.conftest import PROMPTLY
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="no Chromium among the system's packages")
 SENTENCE = "I swam across the river to get to the other bank."
-VIEWS = {"Translation": ".target", "Attention": ".heat", "Beam": ".beam", "Run": ".chart"}  # and what each shows
+VIEWS = {"Translation": ".target", "Attention": ".heat", "Beam": ".beam", "Run": ".run > *"}  # and what each shows
 LOOKS = [
     (1400, "light"),
     (375, "dark"),

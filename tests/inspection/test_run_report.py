@@ -41,25 +41,24 @@ def append(folder, text):
 def state(report):
     """Returns what a report says about the steps and the validations."""
     read = report.read()
-    steps = [step for step, _ in read["training_loss"]]
-    return read["step"], steps, [validation["step"] for validation in read["validations"]], read["samples"]
+    return read["step"], read["loss"], read["validation"] and read["validation"]["step"], read["samples"]
 
 
 def test_report_follows_a_growing_file(growing):
     report = RunReport(growing)
     read = report.read()
     assert (read["checkpoints"], read["best_checkpoint"], read["seconds_since_change"]) == ([], None, None)
-    assert state(report) == (0, [], [], [])
+    assert state(report) == (0, None, None, [])
     append(growing, steps(1, 2))
-    assert state(report) == (2, [1, 2], [], [])
+    assert state(report) == (2, 2.0, None, [])
     line = validation(2, samples=[SAMPLE])
     for part in (line[:10], line[10:-1]):  # a line that is not complete yet
         append(growing, part)
-        assert state(report) == (2, [1, 2], [], [])
+        assert state(report) == (2, 2.0, None, [])
     append(growing, "\n" + steps(3))
-    assert state(report) == (3, [1, 2, 3], [2], [SAMPLE])
+    assert state(report) == (3, 3.0, 2, [SAMPLE])
     append(growing, validation(3, samples=[OTHER]))
-    assert state(report) == (3, [1, 2, 3], [2, 3], [OTHER])
+    assert state(report) == (3, 3.0, 3, [OTHER])
 
 
 def test_report_begins_again_when_the_file_is_replaced(growing):
@@ -71,15 +70,15 @@ def test_report_begins_again_when_the_file_is_replaced(growing):
         (growing / "other").rename(growing / "metrics.jsonl")
 
     append(growing, steps(1, 2) + validation(2, samples=[SAMPLE]) + steps(3))
-    assert state(report) == (3, [1, 2, 3], [2], [SAMPLE])
+    assert state(report) == (3, 3.0, 2, [SAMPLE])
     replace(steps(1))
-    assert state(report) == (1, [1], [], [])
+    assert state(report) == (1, 1.0, None, [])
     append(growing, steps(2, loss_2=5.0))
-    assert report.read()["training_loss"] == [[1, 1.0], [2, 5.0]]
-    replace(steps(1, 2, 3, loss_2=7.0))  # longer, and perhaps with the inode of the one before
-    assert report.read()["training_loss"] == [[1, 1.0], [2, 7.0], [3, 3.0]]
+    assert state(report) == (2, 5.0, None, [])
+    replace(steps(1, 1, 2, loss_2=7.0))  # longer, and perhaps with the inode of the one before
+    assert state(report) == (2, 7.0, None, [])
     (growing / "metrics.jsonl").unlink()
-    assert state(report) == (0, [], [], [])
+    assert state(report) == (0, None, None, [])
 
 
 def test_best_checkpoint_is_that_of_the_newest_intact_record(trained, growing):

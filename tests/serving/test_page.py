@@ -18,8 +18,10 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
+from lingua_flax.host.figures import save_figure
 from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
 from lingua_flax.runs.checkpoint import read_metadata, save_network, saved_steps
+from lingua_flax.runs.learning_curves import CURVES_NAME, Curves, draw_curves
 from lingua_flax.serving.continuous_search import ContinuousSearch
 from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.inspector import inspected
@@ -73,6 +75,7 @@ def workdir(tmp_path_factory):
         losses = {"validation_loss": 1.5, "validation_loss_shuffled": 3.5, "validation_chrf": 71.25}
         lines = [{"step": 100, "loss": 5.5}, {"step": 1300, "loss": 0.5}, {"step": 1300, "samples": [sample]} | losses]
         metrics.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        save_figure(draw_curves({"validation": [Curves(lines)]}), workdir / CURVES_NAME)
     return workdir
 
 
@@ -655,11 +658,12 @@ def test_run_moves_while_training_goes_on_and_two_checkpoints_are_compared(workd
     metrics.write_text(lines[0])
     tab(page, "Run")
     expect(page.get_by_text("step 100 of 1,300")).to_be_visible()
-    expect(page.get_by_text("none yet")).to_have_count(2)  # chrF, samples
+    expect(page.get_by_text("none yet")).to_have_count(2)  # curves, samples
     metrics.write_text("".join(lines))
-    losses = "training 0.50, validation 1.50, validation, sources shuffled 3.50"
-    for name in (f"Loss, nats per token: {losses}", "Validation chrF: chrF 71.25"):
-        expect(page.get_by_role("img", name=name)).to_be_visible()
+    losses = "training 0.50, validation 1.50, sources shuffled 3.50"
+    curves = page.get_by_role("img", name=f"Learning curves. Loss: {losses}; validation chrF: 71.25")
+    expect(curves).to_be_visible()
+    assert curves.evaluate("image => image.naturalWidth") == 1080
     expect(page.get_by_text("Elle est rouge.")).to_be_visible()
     button(page, "Compare the first with the best").click()
     for number, step in enumerate((100, 1300)):

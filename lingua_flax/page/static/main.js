@@ -231,7 +231,10 @@ function useTheme(theme) {
 /** Draws the page. */
 async function start() {
   const [known, run, examples, formats] = await Promise.all([
-    api.languages(), api.run(), api.examples(), api.formats(),
+    api.languages(),
+    api.run(),
+    api.examples(),
+    api.formats(),
   ]);
   latestRun = run;
   targets = [...new Set(known.flatMap((language) => language.targets))];

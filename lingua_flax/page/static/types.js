@@ -34,8 +34,8 @@
 /**
  * @typedef {{
  *   name: string, step: number, num_steps: number | null, seconds_since_change: number | null, checkpoints: number[],
- *   best_checkpoint: number | null, label_smoothing: number, training_loss: [number, number][],
- *   validations: { step: number, loss: number, loss_shuffled: number | null, chrf: number }[],
+ *   best_checkpoint: number | null, label_smoothing: number, loss: number | null,
+ *   validation: { step: number, loss: number, loss_shuffled: number | null, chrf: number } | null,
  *   samples: { source: string, reference: string, translation: string }[]
  * }} Run
  */
