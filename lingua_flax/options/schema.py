@@ -384,7 +384,7 @@ class TrainingConfig(SectionWithAlternatives):
     tensorboard: Annotated[bool, CHANGEABLE] = True
     """Write event files for TensorBoard to the workdir, whose name TensorBoard gives the run."""
     keep_checkpoints: Annotated[PositiveInt, CHANGEABLE] = 3
-    """Number of newest checkpoints to keep, in addition to the best one by validation chrF."""
+    """Number of newest checkpoints to keep, in addition to the best one by validation."""
     ema_decay: Probability = 0.0
     """Decay of a moving average of the parameters, such as 0.999, for validation, evaluation and translation; 0: off.
     At first the decay is smaller: (1 + n) / (10 + n) after n updates."""
@@ -392,7 +392,7 @@ class TrainingConfig(SectionWithAlternatives):
     """Workdir of another run whose best parameters initialize this one, where they fit; the log lists the others. Its
     tokenizer is used too, unless tokenizer.model_file is given. Ignored once the run has a checkpoint."""
     patience: Annotated[Count, CHANGEABLE] = 0
-    """Stop after this number of consecutive validations without a better chrF, or with the wsd schedule begin the decay
+    """Stop after this number of consecutive validations without a better one, or with the wsd schedule begin the decay
     of the learning rate and stop after it; 0 never stops early. A run that has stopped continues if it is given more
     patience (except with wsd) or more steps; with more steps, the count starts again at 0."""
 
@@ -641,7 +641,7 @@ class CheckpointOptions(Section):
     """Which checkpoint of a run is used."""
 
     checkpoint: str = "best"
-    """Checkpoint to use: best (by validation chrF), last, the number of a step, or average:N for the mean of the last
+    """Checkpoint to use: best (by chrF plus BLEU of validations), last, the number of a step, or average:N for the mean of the last
     N checkpoints."""
 
 

@@ -14,7 +14,8 @@ class Progress(NamedTuple):
     pairs: int = 0
     validated: int = 0  # the last step at which the model was validated
     validation_set: str = ""  # digest of the validation set, with which all of best_* were computed
-    best_chrf: float | None = None  # in percent
+    best_chrf: float = 0.0  # in percent
+    best_bleu: float = 0.0
     best_step: int | None = None
     validations_since_best: int = 0
     decay_start: int | None = None  # the step at which the end of patience began the decay of the "wsd" schedule
@@ -22,15 +23,15 @@ class Progress(NamedTuple):
     def after_step(self, pairs: int) -> Self:
         return self._replace(step=self.step + 1, pairs=self.pairs + pairs)
 
-    def after_validation(self, chrf: float) -> Self:
+    def after_validation(self, chrf: float, bleu: float) -> Self:
         """Returns the progress after a validation.
 
-        chrF ranks, because it has a slope where others have none: BLEU of a weak network is near 0, and on texts unlike
-        the training corpus the loss rises while translations become better.
+        chrF and BLEU rank together. BLEU of a weak network is near 0, where chrF has a slope, and their sum is steadier
+        than either; on texts unlike the training corpus, the loss rises while translations become better.
         """
         new = self._replace(validated=self.step)
-        if self.best_chrf is None or chrf > self.best_chrf:
-            return new._replace(best_chrf=chrf, best_step=self.step, validations_since_best=0)
+        if self.best_step is None or chrf + bleu > self.best_chrf + self.best_bleu:
+            return new._replace(best_chrf=chrf, best_bleu=bleu, best_step=self.step, validations_since_best=0)
         return new._replace(validations_since_best=self.validations_since_best + 1)
 
     def with_validation_set(self, digest: str) -> Self:
@@ -38,12 +39,12 @@ class Progress(NamedTuple):
         if digest == self.validation_set:
             return self
         new = self._replace(validation_set=digest, validations_since_best=0)
-        return new._replace(best_chrf=None, best_step=None)
+        return new._replace(best_step=None)
 
     @property
     def best(self) -> str:
-        """The best validation in words, such as "chrF 56.25"; "" if there was none."""
-        return "" if self.best_chrf is None else f"chrF {self.best_chrf:.2f}"
+        """The best validation in words, such as "chrF 56.25, BLEU 31.25"; "" if there was none."""
+        return "" if self.best_step is None else f"chrF {self.best_chrf:.2f}, BLEU {self.best_bleu:.2f}"
 
     def with_new_patience(self) -> Self:
         """Returns the progress of a run that has been given more steps."""

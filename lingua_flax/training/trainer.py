@@ -237,7 +237,7 @@ class Trainer:
         self._log_all_steps()
         started = time.monotonic()
         result = validate_directions(self.learner.translator(), self._validation_sets, self._signals.exchange_and_check)
-        self.progress = progress = self.progress.after_validation(result.chrf)
+        self.progress = progress = self.progress.after_validation(result.chrf, result.bleu)
         if self._recorder:
             is_best = progress.best_step == progress.step
             self._recorder.validation(progress.step, result, time.monotonic() - started, best=is_best)
@@ -305,7 +305,7 @@ class Trainer:
             "steps skipped": f"{int(state.skipped)}",  # replicated: a process that was stopped need not answer
         }
         if progress.best_step:
-            rows["best validation chrF"] = f"{progress.best_chrf:.2f} at step {progress.best_step:,} (greedy)"
+            rows["best validation"] = f"{progress.best} at step {progress.best_step:,} (greedy)"
             lines = [line for line in self._workdir.read_metrics() if line["step"] == progress.best_step]
             of_directions = (item for line in lines for item in line.items() if item[0].startswith(CHRF_OF))
             rows.update({f"of {name.removeprefix(CHRF_OF)}": f"{chrf:.2f}" for name, chrf in of_directions})

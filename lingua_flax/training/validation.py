@@ -41,7 +41,7 @@ class Validation(NamedTuple):
 
     loss: float  # cross-entropy in nats per token, without label smoothing or dropout
     shuffled_loss: float | None  # the same with `shuffled_sources`
-    chrf: float  # in percent, as BLEU; ranks checkpoints
+    chrf: float  # in percent, as BLEU
     bleu: float  # computed as `ValidationSet.bleu_description` says
     samples: tuple[Sample, ...]
     chrf_by_direction: Mapping[str, float] = {}  # such as en-de; of a network with several, the others are their means

@@ -41,10 +41,10 @@ def test_on_metrics_is_called_with_every_line_and_the_result_is_the_best(program
     saved, written = int(seen["saved"][0]), read_lines(workdir)
     assert seen["lines"] == [line for line in written if line["step"] <= 30 or line["step"] > saved]
     validations = [line for line in written if "validation_loss" in line]
-    best = max(validations, key=lambda line: line["validation_chrf"])
+    best = max(validations, key=lambda line: line["validation_chrf"] + line["validation_bleu"])
     result = seen["result"]
     assert (result["step"], result["best_step"]) == (240, best["step"])
-    assert result["best_chrf"] == best["validation_chrf"]
+    assert (result["best_chrf"], result["best_bleu"]) == (best["validation_chrf"], best["validation_bleu"])
     last = [line for line in written if "loss" in line][-1]
     assert result["seconds"] == pytest.approx(last["seconds"], abs=1e-3)
 

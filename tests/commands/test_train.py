@@ -26,7 +26,7 @@ def test_training_learns_and_reports_its_results(trained, toy):
     assert done.returncode == 0, done.stderr
     for words in ("kept 700 of 700 pairs, 0 longer than 32 tokens", "step 10/240  loss", "validation at step 80"):
         assert words in done.stderr
-    for words in ("best validation chrF", "240 of 240"):
+    for words in ("best validation", "240 of 240"):
         assert words in done.stdout
     lines = metrics(workdir)
     validations = [line for line in lines if "validation_loss" in line]

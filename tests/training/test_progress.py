@@ -15,18 +15,18 @@ def validated(*scores: float) -> Progress:
     """Returns the progress after a validation with each of these scores, every ten steps."""
     progress = Progress()
     for chrf in scores:
-        progress = progress._replace(step=progress.step + 10).after_validation(chrf)
+        progress = progress._replace(step=progress.step + 10).after_validation(chrf, 0.0)
     return progress
 
 
 def test_first_highest_validation_is_the_best():
     progress, best = Progress(), []
-    for chrf in (0.0, 4.0, 9.0, 9.0, 8.0):
-        progress = progress.after_step(pairs=3).after_validation(chrf)
+    for chrf, bleu in ((0.0, 0.0), (4.0, 0.0), (8.0, 1.0), (8.5, 0.5), (8.75, 0.0)):
+        progress = progress.after_step(pairs=3).after_validation(chrf, bleu)
         best.append((progress.best_step, progress.validations_since_best))
     assert best == [(1, 0), (2, 0), (3, 0), (3, 1), (3, 2)]
     assert (progress.step, progress.pairs, progress.validated) == (5, 15, 5)
-    assert progress.best == "chrF 9.00"
+    assert progress.best == "chrF 8.00, BLEU 1.00"
     assert Progress().best == ""
 
 
@@ -37,7 +37,7 @@ def test_another_validation_set_is_not_compared_with_the_old_ones_best():
     assert (new.step, new.validated, new.best, new.validations_since_best) == (30, 30, "", 0)
     assert plan(patience=2).is_finished(old)
     assert not plan(patience=2).is_finished(new)
-    assert new.after_step(pairs=1).after_validation(20.0).best_step == 31
+    assert new.after_step(pairs=1).after_validation(20.0, 0.0).best_step == 31
 
 
 def test_validations_and_saves_are_due_at_their_steps_and_at_the_end():
@@ -78,8 +78,11 @@ def test_patience_brings_the_decay_forward():
 
 
 def test_a_run_with_more_steps_than_asked_for_is_finished():
-    progress, more = Progress(step=120, best_chrf=31.25, best_step=90), "120 (more than the 100 asked for)"
+    progress, more = (
+        Progress(step=120, best_chrf=56.25, best_bleu=31.25, best_step=90),
+        "120 (more than the 100 asked for)",
+    )
     assert plan(100).is_finished(progress)
-    assert plan(100).summary(progress) == f"{more} steps, best validation chrF 31.25 at step 90"
+    assert plan(100).summary(progress) == f"{more} steps, best validation chrF 56.25, BLEU 31.25 at step 90"
     assert plan(200).summary(Progress(step=120)) == "120 of 200 steps, stopped early"
     assert plan(1).summary(Progress(step=1)) == "1 of 1 step"
