@@ -641,8 +641,8 @@ class CheckpointOptions(Section):
     """Which checkpoint of a run is used."""
 
     checkpoint: str = "best"
-    """Checkpoint to use: best (by chrF plus BLEU of validations), last, the number of a step, or average:N for the mean of the last
-    N checkpoints."""
+    """Checkpoint to use: best (by chrF plus BLEU of validations), last, the number of a step, or average:N for the mean
+    of the last N checkpoints."""
 
 
 class NetworkOptions(CheckpointOptions):
