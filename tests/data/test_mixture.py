@@ -18,6 +18,7 @@ from lingua_flax.data.tokenizer import train_tokenizer
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DataConfig, MixtureConfig, TokenizerConfig
 from lingua_flax.runs.checkpoint import read_metadata, saved_steps
+from lingua_flax.training import preparation
 from lingua_flax.training.preparation import prepare
 from lingua_flax.training.validation import ValidationSet, validate
 from lingua_flax.translation.translator import Translator
@@ -204,7 +205,7 @@ def test_the_rows_of_an_epoch_are_counted_anew_for_other_weights(toy, tmp_path):
         assert run.num_steps == len(run.planner.window(0))
 
 
-def test_a_set_of_corpora_is_named_once_and_validated_by_language(run, tmp_path):
+def test_a_set_of_corpora_is_named_once_and_validated_by_language(run, tmp_path, monkeypatch):
     """With the temperature 2, 700 and 300 pairs are drawn as their roots are, 26.5 to 17.3."""
     path = write_mixture(tmp_path / "fr")
     (tmp_path / "de").mkdir()
@@ -235,6 +236,10 @@ def test_a_set_of_corpora_is_named_once_and_validated_by_language(run, tmp_path)
         assert f"of en-{language}" in done.stdout
     assert last["validation_chrf"] == pytest.approx((found["fr"] + found["de"]) / 2)
     assert found["fr"] != found["de"]
+    monkeypatch.setattr(preparation, "VALIDATED_PAIRS", 20)
+    sets = prepared(path, tmp_path / "again").validation_sets()
+    assert [(each.languages[1], len(each)) for each in sets] == [("fr", 10), ("de", 10)]
+    assert sets[1].sources == (tmp_path / "de" / "validation.en").read_text().splitlines()[::4]
 
 
 # Tags.
