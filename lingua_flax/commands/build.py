@@ -127,10 +127,9 @@ def sizes(given: BuildCommand, monolingual: Iterable[str]) -> tuple[int, int, st
     # SentencePiece finds at most 0.4 to 0.9 pieces a word (100 to 30,000 pairs of the phrasebook and of Multi30k).
     pieces = min(max(8000 if pairs > 50_000 else 6000, 3 * len(characters)), 8 + len(words) // 3 + len(characters))
     normalize = SentencePieceNormalizer(rule_name=TokenizerConfig().normalization).normalize
-    # It needs one for each character, also in upper case, which may be that of Turkish, for eight placeholders, <pad>,
-    # <s>, </s>, <unk>, <bt>, a space, and the "?" that <unk> becomes.
-    texts = [form for text in [*characters, *monolingual] for form in (text, text.upper())]
-    fewest = 15 + len(set("İ").union(*map(normalize, texts)))
+    # It needs one for each character, for eight placeholders, <pad>, <s>, </s>, <unk>, <bt>, a space, and the "?" that
+    # <unk> becomes.
+    fewest = 15 + len(set[str]().union(*map(normalize, [*characters, *monolingual])))
     options = FOR_FEW_PAIRS if pairs < 2000 else FOR_MANY_PAIRS if pairs > 50_000 else ""
     return pieces, max(pieces * 2 // 3, fewest), options
 

@@ -31,14 +31,13 @@ from lingua_flax.options.command_line import build as build_options
 from lingua_flax.options.command_line import parse
 from lingua_flax.options.config_files import read_config, read_workdir_config
 from lingua_flax.options.export_formats import obstacles
-from lingua_flax.options.schema import AugmentConfig, Section, TokenizerConfig
+from lingua_flax.options.schema import Section, TokenizerConfig
 from lingua_flax.translation.translator import Translator
 from tests.command_server import ROOT
 from tests.conftest import HUNG_AFTER
 from tests.helpers.folders import contents
 from tests.processes import digests, finish, start_command, wait_for
 
-AUGMENT = AugmentConfig(upper_case=0.07, title_case=0.05, no_final_punctuation=0.2)
 STAGES = ["clean", "baseline", "baseline_scores", "reverse", "baseline_2", "reverse_2", "forward_translations"]
 STAGES += ["reverse_translations", "student", "student_scores", "comparison", "ctranslate2", "html", "safetensors"]
 
@@ -218,7 +217,7 @@ def test_sizes_follow_the_number_of_pairs(tmp_path):
 
 
 def test_the_pieces_suffice_for_thousands_of_characters(tmp_path):
-    """Most are only in the target language; some only in --monolingual, as two characters; some only in upper case."""
+    """Most of them are only in the target language, and some only in --monolingual, some of these as two characters."""
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefghijklm", k=draw.randint(2, 7))) for _ in range(2000)]
     kanji = [chr(0x4E00 + number) for number in range(2500)]
@@ -230,8 +229,7 @@ def test_the_pieces_suffice_for_thousands_of_characters(tmp_path):
         pieces, student_pieces, _ = build.sizes(given, more)
         train_tokenizer(pairs, TokenizerConfig(vocab_size=pieces, placeholders=8))
         student_pairs = [*pairs, *(Pair("back ?", line) for line in more)]
-        config = TokenizerConfig(vocab_size=student_pieces, placeholders=8)
-        train_tokenizer(student_pairs, config, [MIXTURE_TAG], dict(AUGMENT), ("tr", "zh"))
+        train_tokenizer(student_pairs, TokenizerConfig(vocab_size=student_pieces, placeholders=8), [MIXTURE_TAG])
 
 
 def typed(line: str):
@@ -263,8 +261,6 @@ def test_the_plan_has_commands_that_can_be_typed(recorder, tmp_path, capsys, mon
     networks = [options for options in map(typed, lines[3::2]) if isinstance(options, train.TrainCommand)]
     assert not any(obstacles("ctranslate2", options.model) for options in networks)
     assert {options.tokenizer.placeholders for options in networks} == {8}
-    augmented = [str(options.workdir) for options in networks if options.data.augment == AUGMENT]
-    assert augmented == ["student"]
     mixed = {str(options.workdir): len(options.data.mixture) for options in networks if options.data.mixture}
     assert mixed == {"student": 2 + is_monolingual}
     scores = {str(options.scores) for options in map(typed, lines[3::2]) if getattr(options, "scores", None)}
