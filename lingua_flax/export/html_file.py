@@ -26,6 +26,7 @@ from lingua_flax.host.version import VERSION
 from lingua_flax.inspection.run_report import RunReport, example_sentences
 from lingua_flax.model.parameters import params_by_name
 from lingua_flax.page.documents import bundled, in_script, page_html
+from lingua_flax.runs.learning_curves import CURVES_NAME
 
 MODULES = Path(__file__).parent / "browser"
 MAX_BYTES = 20_000_000
@@ -38,6 +39,9 @@ TYPES = {1: "normal", 2: "unknown", 3: "control", 4: "user", 5: "unused", 6: "by
 def write(export: Export, path: Path) -> str:
     """Writes the file; raises UserError if its program has no code for the tokenizer, or if it is too large."""
     run = RunReport(export.run).read() | {"checkpoints": [export.translator.step], "seconds_since_change": None}
+    picture = export.run / CURVES_NAME
+    encoded = base64.b64encode(picture.read_bytes()).decode() if picture.exists() else None
+    run["curves"] = encoded and f"data:image/png;base64,{encoded}"
     source, target = export.translator.languages
     language = {"code": source, "name": source, "targets": [target]}
     answers = {"run": run, "examples": example_sentences(export.run), "languages": [language]}

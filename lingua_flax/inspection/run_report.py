@@ -9,6 +9,7 @@ from lingua_flax.data.corpora.phrasebook import begin
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.runs.checkpoint import best_saved_step, saved_steps
+from lingua_flax.runs.learning_curves import CURVES_NAME
 from lingua_flax.runs.metrics import parse_metrics
 from lingua_flax.runs.workdir import Workdir
 
@@ -45,6 +46,7 @@ class RunReport:
             "checkpoints": checkpoints,
             "best_checkpoint": best_saved_step(self._files.checkpoints, checkpoints),
             "validation": self._validation,
+            "curves": self._validation and f"run/{CURVES_NAME}?{self._validation['step']}",  # drawn anew at each
             "samples": self._samples,
             "label_smoothing": config.training.label_smoothing,
         }

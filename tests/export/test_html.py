@@ -173,6 +173,8 @@ def test_exported_network_has_all_views_offline(trained, run, open_page, tmp_pat
     expect(steps).to_contain_text("Softmax of the row")
     page.reload()  # the address has it all
     expect(steps).to_contain_text("Softmax of the row")
+    tab(page, "Run")
+    assert page.get_by_role("img", name="Learning curves").evaluate("image => image.naturalWidth") == 1080
     tab(page, "Translation")
     sentence_field(page).fill("one " * 50)
     expect(page.get_by_text("the network reads at most 32")).to_be_visible()

@@ -9,7 +9,7 @@ export function showRun(place, run, compare) {
   const focused = document.activeElement?.id;
   place.replaceChildren(
     progress(run),
-    curves(run),
+    drawCurves(run),
     checkpoints(run, compare),
     samples(run),
   );
@@ -31,12 +31,12 @@ function progress(run) {
 }
 
 /** @param {Run} run */
-function curves({ loss, validation }) {
-  if (!validation) return html("p", { class: "quiet" }, "Learning curves: none yet");
+function drawCurves({ loss, validation, curves }) {
+  if (!validation || !curves) return html("p", { class: "quiet" }, "Learning curves: none yet");
   const said = { training: loss, validation: validation.loss, "sources shuffled": validation.loss_shuffled };
   const losses = Object.entries(said).flatMap(([name, value]) => value === null ? [] : [`${name} ${value.toFixed(2)}`]);
   const alt = `Learning curves. Loss: ${losses.join(", ")}; validation chrF: ${validation.chrf.toFixed(2)}`;
-  return html("img", { class: "curves", src: `run/curves.png?${validation.step}`, alt });
+  return html("img", { class: "curves", src: curves, alt });
 }
 
 /** @param {number} seconds */

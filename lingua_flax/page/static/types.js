@@ -34,7 +34,7 @@
 /**
  * @typedef {{
  *   name: string, step: number, num_steps: number | null, seconds_since_change: number | null, checkpoints: number[],
- *   best_checkpoint: number | null, label_smoothing: number, loss: number | null,
+ *   best_checkpoint: number | null, label_smoothing: number, loss: number | null, curves: string | null,
  *   validation: { step: number, loss: number, loss_shuffled: number | null, chrf: number } | null,
  *   samples: { source: string, reference: string, translation: string }[]
  * }} Run
