@@ -141,7 +141,7 @@ def _weights(config: DataConfig, corpora: Sequence[TrainingCorpus]) -> list[floa
 
 def _log_shares(corpora: Sequence[TrainingCorpus], planner: Planner) -> None:
     message = "%s%.1f%% of the training pairs drawn, each %.2f times an epoch"
-    shares = [weight / sum(planner.weights) for weight in planner.weights]
-    for training, pairs, share in zip(corpora, planner.corpora, shares, strict=True):
+    for training, pairs, weight in zip(corpora, planner.corpora, planner.weights, strict=True):
+        share = weight / sum(planner.weights)
         times = share * len(planner.draws) / len(pairs)
         log.info(message, training.prefix, 100 * share, times)

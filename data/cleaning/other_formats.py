@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import openpyxl
-import polib
 from lxml import etree
 
 from lingua_flax.data.cleaning import tmx
 from lingua_flax.data.cleaning.encodings import Line
+from lingua_flax.data.po_files import parse_po
 from lingua_flax.data.text_files import unreadable_as_user_error
 from lingua_flax.host.errors import UserError
 
@@ -35,11 +35,7 @@ def read_xlsx(path: Path) -> Iterator[tuple[Line, list[str]]]:
 
 def read_po(lines: Iterable[Line], path: Path) -> Iterator[Read]:
     """Yields the messages of a PO file, plural forms as pairs of their own; raises UserError if it is none."""
-    try:  # with a line break at its end, polib cannot take the text for the name of a file
-        catalog = polib.pofile("".join(f"{line.text}\n" for line in lines) or "\n")
-    except (OSError, ValueError, IndexError) as error:
-        raise UserError(f"{path}: not a PO file ({error})") from error
-    for entry in catalog:
+    for entry in parse_po("".join(f"{line.text}\n" for line in lines), str(path)):
         fault = "obsolete" if entry.obsolete else "fuzzy" if entry.fuzzy else ""
         forms = sorted(entry.msgstr_plural.items()) or [(0, entry.msgstr)]
         for form, target in forms:

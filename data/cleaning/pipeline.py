@@ -35,8 +35,7 @@ SAMPLED_ALIGNMENTS = 60_000  # pairs
 MIN_ALIGNED = 200  # pairs from which word alignments can be learned
 # Why a pair is left out, mostly by the option that turns the check off.
 REASONS = ("", "unreadable", *FAULTS, "shifts", "duplicates", "max_targets", "max_deviation", "misaligned", "numbers")
-# What stays in memory of a pair: the index of the reason among REASONS, and digests of the pair, of its letters, and of
-# its source.
+# What stays in memory of a pair: the index of the reason among REASONS, and digests of the pair and of its source.
 FACTS = np.dtype([("line", "u4"), ("reason", "u1"), ("lengths", "i4", 2), ("digests", "u8", 2), ("score", "f4")])
 
 

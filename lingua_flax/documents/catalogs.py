@@ -3,9 +3,9 @@
 import copy
 from typing import Any
 
-import polib
 from lxml import etree
 
+from lingua_flax.data.po_files import parse_po
 from lingua_flax.documents.document import Document
 from lingua_flax.documents.plain_text import decode_text
 from lingua_flax.documents.xml_nodes import contents, local_name, put, said
@@ -25,10 +25,7 @@ _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
 def read_po(content: bytes, _: str, name: str) -> Document:
     """Reads the messages of a PO file, line by line; raises UserError, with its name, if it is not one in UTF-8."""
-    try:  # with a line break at its end, polib cannot take the text for the name of a file
-        catalog = polib.pofile(decode_text(content, name) or "\n")
-    except (OSError, ValueError, IndexError) as error:
-        raise UserError(f"{name}: not a PO file ({error})") from error
+    catalog = parse_po(decode_text(content, name), name)
     entries = [entry for entry in catalog if not entry.obsolete]
     single = [entry for entry in entries if not entry.msgid_plural and not entry.msgstr]
     several = [entry for entry in entries if entry.msgid_plural and not any(entry.msgstr_plural.values())]

@@ -36,7 +36,7 @@ from lingua_flax.host.version import VERSION
 from lingua_flax.runs.workdir import Workdir
 
 COMMIT_MARK = "commit_success.txt"
-LARGE = 2**28  # bytes; training on a CPU waits until more than that is saved, and then needs no copy of it
+LARGE = 2**28  # bytes; while more than that is saved, training on a CPU waits, and needs no copy of it
 METADATA_FORMAT = 10  # increase it when this program can no longer use checkpoints that earlier versions have written
 Check = Callable[[dict[str, Any]], None]  # raises UserError for an incompatible checkpoint, given its metadata
 log = logging.getLogger(__name__)
