@@ -82,6 +82,9 @@ class BuildCommand(command_line.Command):
         for name, files in (("validation", self.validation), ("test", self.test)):
             if len(files) not in (0, 2):
                 raise UserError(f"--{name} takes two files, source and target, got {len(files)}")
+            for path in files:
+                if not path.expanduser().is_file():  # it would show only after cleaning
+                    raise UserError(f"--{name} {path}: no such file; check the path")
 
 
 @dataclass(frozen=True)

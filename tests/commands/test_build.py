@@ -175,6 +175,9 @@ def test_own_sets_are_those_of_all_networks(recorder, tmp_path):
     arguments, sets = write_pairs(tmp_path), own_sets(tmp_path, [("one", "un"), ("two", "deux")])
     with pytest.raises(UserError, match=r"^--test takes two files, source and target, got 1$"):
         build.build([*arguments, *sets[:-1]])
+    with pytest.raises(UserError, match=r"^--test .*test.frx: no such file; check the path$"):
+        build.build([*arguments, *sets[:-1], f"{sets[-1]}x"])
+    assert not recorder.ran
     for given, held_out in ((sets, False), (sets[:3], True)):
         folder = tmp_path / str(held_out)
         build.build([*arguments[:-1], str(folder), *given])
