@@ -86,7 +86,8 @@ def translate_with_masked_tokens(
     Tokens beyond max_length are cut off. Of `options`, only the length limits and the batch size are used.
     """
     max_length = translator.max_length
-    greedy = options.model_copy(update={"beam_size": 1, "temperature": 0.0, "top_k": None, "top_p": None})
+    used = {"min_decoding_length", "max_decoding_length", "batch_size"}
+    greedy = DecodingOptions(beam_size=1, **options.model_dump(include=used))
     parts = []
     protected = list(map(translator.tokenizer.protect, lines))
     for number, ids in enumerate(translator.tokenizer.encode_protected(protected)):

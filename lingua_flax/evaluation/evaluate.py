@@ -79,7 +79,7 @@ def evaluate(
         published = metric.corpus_score(translations, [data.references])
         record |= {"published_bleu": published.score, "published_signature": str(metric.get_signature())}
         record["published_reference_length"] = published.ref_len
-    settings = ("temperature", "top_k", "top_p", "seed") if options.temperature else ("beam_size",)
+    settings = ("temperature", "top_k", "top_p", "mbr_samples", "seed") if options.temperature else ("beam_size",)
     record |= {
         "checkpoint_step": translator.step,
         "parameters": translator.num_parameters,
@@ -147,7 +147,7 @@ def print_evaluation(
     speed = "{seconds:.1f} s, {sentences_per_second:.1f} a second".format(**record)
     table.add_row("sentences", f"{len(translations):,}", speed)
     table.add_row("compilation", f"{record['compile_seconds']:.1f} s", "")
-    names = ("beam_size", "temperature", "top_k", "top_p", "seed")
+    names = ("beam_size", "temperature", "top_k", "top_p", "mbr_samples", "seed")
     decoding = (f"{name.removesuffix('_size')} {record[name]}" for name in names if name in record)
     table.add_row("checkpoint", ", ".join([f"step {record['checkpoint_step']:,}", *decoding]), "")
     print_table(table)

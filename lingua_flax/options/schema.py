@@ -492,6 +492,9 @@ class DecodingOptions(SearchOptions):
     """With a temperature: nucleus sampling, from the fewest tokens whose probabilities sum to this; after top_k."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """With a temperature: random seed; the same seed samples the same translations, another seed different ones."""
+    mbr_samples: PositiveInt = 1
+    """With a temperature: sample this number of translations of each sentence, and prefer what is most like all of them
+    by chrF (minimum Bayes risk, Eikema and Aziz 2020); such as 32 where a network is unsure of most words."""
     min_decoding_length: PositiveInt = 1
     """Minimum length of a translation in tokens, including its end token."""
     max_decoding_length: PositiveInt | None = None
@@ -505,7 +508,7 @@ class DecodingOptions(SearchOptions):
     def _options_agree(self) -> DecodingOptions:
         if not self.temperature:
             reason = "without a temperature above 0, which samples instead of searching"
-            self._refuse_unused("top_k top_p seed", reason)
+            self._refuse_unused("top_k top_p seed mbr_samples", reason)
         shortest, longest = self.min_decoding_length, self.max_decoding_length
         if longest and shortest > longest:
             raise ValueError(f"min_decoding_length {shortest} exceeds max_decoding_length {longest}")
@@ -522,6 +525,8 @@ class DecodingOptions(SearchOptions):
             raise UserError(f"num_hypotheses must be at least 1, got {count}")
         if count > self.beam_size and not self.temperature:
             raise UserError(f"num_hypotheses {count} exceeds beam_size {self.beam_size}")
+        if count > self.mbr_samples > 1:
+            raise UserError(f"num_hypotheses {count} exceeds mbr_samples {self.mbr_samples}")
 
 
 class Config(Section):

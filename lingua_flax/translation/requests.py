@@ -15,6 +15,7 @@ from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.decoding import DecodingRequest, length_limit
 from lingua_flax.translation.hypotheses import Hypothesis, Translation
+from lingua_flax.translation.minimum_risk import by_expected_chrf
 
 PREFIX_LENGTH_MULTIPLE = 8  # prefixes are padded to a multiple of this, so that fewer programs are compiled
 
@@ -92,7 +93,10 @@ class Request:
                 dataclasses.replace(own, text=source.restored(own.text), protected=source)
                 for own in next(left)
                 if source.is_complete(own.text)
-            ][: self.num_hypotheses]
+            ]
+            if self.options.mbr_samples > 1 and hypotheses:
+                hypotheses = [hypotheses[i] for i in by_expected_chrf([own.text for own in hypotheses])]
+            hypotheses = hypotheses[: self.num_hypotheses]
             done += [part._replace(hypotheses=tuple(hypotheses))] if hypotheses else self._around_spans(part)
         return done
 
@@ -118,7 +122,7 @@ class Request:
         Where the best hypothesis lacks something that must stay, another one of the beam may have it.
         """
         is_any_wanted = part.protected.spans and not self.options.temperature
-        count = self.options.beam_size if is_any_wanted else self.num_hypotheses
+        count = self.options.beam_size if is_any_wanted else max(self.num_hypotheses, self.options.mbr_samples)
         limit = length_limit(len(part.source), len(prefix), self.options, self.max_length)
         kept = (Hypothesis(part.protected.untranslated, 0.0),) * self.num_hypotheses if part.is_kept else ()
         return part._replace(prefix=prefix, limit=limit, num_hypotheses=count, hypotheses=kept)
