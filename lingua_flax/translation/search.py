@@ -186,13 +186,13 @@ class IndependentRows(NamedTuple):
         """Returns samples and their log-probabilities."""
         assert self.sampling
 
-        def noise(key: jax.Array, position: jax.Array) -> jax.Array:
-            return jax.random.gumbel(jax.random.fold_in(key, position), logits.shape[-1:])
+        def numbers(key: jax.Array, position: jax.Array) -> jax.Array:
+            return jax.random.uniform(jax.random.fold_in(key, position), (2,))
 
         allowed = _mask_forbidden(logits, progress.positions, progress.constraints, self.end_token)
         kept = _keep_likeliest(allowed / self.sampling.temperature, self.sampling.top_k, self.sampling.top_p)
         keys = jax.random.wrap_key_data(progress.keys)
-        tokens = jnp.argmax(kept + jax.vmap(jax.vmap(noise, (0, None)))(keys, progress.positions), axis=-1)
+        tokens = _sampled(kept, jax.vmap(jax.vmap(numbers, (0, None)))(keys, progress.positions))
         chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
         return tokens, chosen - jax.nn.logsumexp(logits, axis=-1)
 
@@ -306,6 +306,26 @@ def _begun(constraints: Constraints, state: Any, rows: int, room: int, start_tok
 
 def _written(by_slot: Int[Array, "B K R"], now: Int[Array, "B K"], slot: Int[Array, ""]) -> Int[Array, "B K R"]:
     return jax.lax.dynamic_update_slice_in_dim(by_slot, now[:, :, None], slot, axis=2)
+
+
+def _sampled(logits: Float[Array, "B K V"], uniform: Float[Array, "B K 2"]) -> Int[Array, "B K"]:
+    """Returns tokens with the probabilities of a softmax, given random numbers from 0 to 1.
+
+    A block of tokens is drawn first, then one of its tokens. A Gumbel variate for each token took ten times as long.
+    """
+    columns = logits.shape[-1]
+    block = math.isqrt(columns - 1) + 1
+    weights = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+    blocks = jnp.pad(weights, ((0, 0), (0, 0), (0, -columns % block))).reshape(*logits.shape[:2], -1, block)
+    chosen = _index_at(uniform[..., 0], jnp.sum(blocks, axis=-1))
+    within = jnp.take_along_axis(blocks, chosen[..., None, None], axis=2)[..., 0, :]
+    return chosen * block + _index_at(uniform[..., 1], within)
+
+
+def _index_at(share: Float[Array, "B K"], weights: Float[Array, "B K W"]) -> Int[Array, "B K"]:
+    """Returns the first indices up to which the weights have more than these shares of their sums."""
+    sums = jnp.cumsum(weights, axis=-1)
+    return jnp.argmax(sums > share[..., None] * sums[..., -1:], axis=-1)
 
 
 def _keep_likeliest(
