@@ -19,8 +19,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
-from lingua_flax.data.corpora.phrasebook.generator import Pair, generate
+from lingua_flax.data.corpora import Pair, open_corpus
 from lingua_flax.data.glossary import Glossary
+from lingua_flax.options.schema import DataConfig
 from lingua_flax.translation.translator import Translator
 
 SEED, PAIRS, WRONG, KEPT, GARBLED = 87, 3000, 72, 200, 300
@@ -50,7 +51,7 @@ def planted(pairs: Sequence[Pair], draw: Random) -> list[tuple[str, str, str]]:
 
 def dirty_pairs(draw: Random) -> list[tuple[str, str, bool]]:
     """Returns pairs in a random order, each with whether its target is wrong."""
-    pairs = draw.sample(generate().train, PAIRS)
+    pairs = draw.sample(list(open_corpus(DataConfig()).split("train")), PAIRS)
     sources, targets = map(list, zip(*pairs, strict=True))
     targets[:WRONG] = draw.sample(targets[WRONG:], WRONG)
     for number, (source, target, _) in enumerate(planted(pairs[WRONG : WRONG + KEPT], draw), start=WRONG):
@@ -80,7 +81,7 @@ def check_cleaning(folder: Path) -> None:
 
 def check_network(workdir: Path) -> None:
     """Prints how much of what is to be kept, in sentences that were not trained on, is in their translations."""
-    translator, test = Translator.load(workdir), generate().test
+    translator, test = Translator.load(workdir), list(open_corpus(DataConfig()).split("test"))
     kept = planted(test[:KEPT], Random(SEED + 1))
     texts = [own.text for own in translator.translate([source for source, _, _ in kept])]
     count = sum(thing in text for text, (_, _, thing) in zip(texts, kept, strict=True))

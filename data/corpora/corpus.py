@@ -29,6 +29,7 @@ class PairSource(Protocol):
 class Readings(NamedTuple):
     """Patterns for all forms of an ambiguous source word, and for the translations that express each of its senses."""
 
+    name: str
     word: re.Pattern[str]
     senses: tuple[re.Pattern[str], re.Pattern[str]]
 

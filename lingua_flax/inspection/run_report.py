@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lingua_flax.data.corpora.phrasebook import begin
+from lingua_flax.data.corpora.phrasebook import ambiguous_sentences
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.runs.checkpoint import best_saved_step, saved_steps
@@ -95,9 +95,6 @@ def example_sentences(workdir: Path) -> dict[str, Any]:
     data = read_workdir_config(workdir).data
     if data.name != "phrasebook" or data.source_language != "en":
         return {"sentences": [], "ambiguous": []}
-    pairs: dict[str, list[str]] = {}
-    for contrast in begin()[-1]:
-        pairs.setdefault(contrast.word, [contrast.first[0], contrast.second[0]])
     sentences = [
         "I swam across the river to get to the other bank.",
         "I walked along the river to the bank.",  # of which hiding "river" alone makes the bank one for money
@@ -106,4 +103,5 @@ def example_sentences(workdir: Path) -> dict[str, Any]:
         "The mouse sat on the cushion because it was tired.",
         "The mouse sat on the cushion because it was comfortable.",
     ]
-    return {"sentences": sentences, "ambiguous": [{"word": word, "sentences": pairs[word]} for word in sorted(pairs)]}
+    ambiguous = [{"word": word, "sentences": pair} for word, pair in sorted(ambiguous_sentences().items())]
+    return {"sentences": sentences, "ambiguous": ambiguous}

@@ -20,10 +20,8 @@ import psutil
 import pytest
 
 from lingua_flax.commands import build, clean, compare, distill, evaluate, export, serve, train, translate
-from lingua_flax.data.corpora import open_corpus
-from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.data.corpora import Pair, open_corpus
 from lingua_flax.data.corpora.pair_files import read_pairs
-from lingua_flax.data.corpora.phrasebook.generator import generate
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.data.tokenizer import MIXTURE_TAG, train_tokenizer
 from lingua_flax.host.errors import UserError
@@ -31,7 +29,7 @@ from lingua_flax.options.command_line import build as build_options
 from lingua_flax.options.command_line import parse
 from lingua_flax.options.config_files import read_config, read_workdir_config
 from lingua_flax.options.export_formats import obstacles
-from lingua_flax.options.schema import Section, TokenizerConfig
+from lingua_flax.options.schema import DataConfig, Section, TokenizerConfig
 from lingua_flax.translation.translator import Translator
 from tests.command_server import ROOT
 from tests.conftest import HUNG_AFTER
@@ -305,9 +303,9 @@ def test_what_stages_print_is_no_part_of_a_plan(run):
 
 @pytest.mark.slow
 def test_the_plan_of_a_corpus_runs(succeed, tmp_path):
-    pairs = generate()
-    sets = own_sets(tmp_path, [*pairs.validation[:40]])
-    arguments = [*write_pairs(tmp_path, pairs.train[:300]), "--num-steps", 20, *sets]
+    pairs = open_corpus(DataConfig())
+    sets = own_sets(tmp_path, list(pairs.split("validation"))[:40])
+    arguments = [*write_pairs(tmp_path, list(pairs.split("train"))[:300]), "--num-steps", 20, *sets]
     script = tmp_path / "plan.sh"
     script.write_text(succeed("build", *arguments, "--plan", process=True).stdout)
     subprocess.run(["bash", "-n", script], check=True)
@@ -372,7 +370,7 @@ def results(workdir: Path) -> dict[str, Any]:
 def test_killed_build_ends_with_the_same_networks_and_the_same_report(tmp_path):
     """Every stage but one is killed with SIGKILL, at another share of the time that it takes without a kill."""
     workdirs = [tmp_path / name for name in ("uninterrupted", "killed")]
-    arguments = write_pairs(tmp_path, generate().train[:600])[:-1]
+    arguments = write_pairs(tmp_path, list(open_corpus(DataConfig()).split("train"))[:600])[:-1]
     log = tmp_path / "log.txt"
 
     def start(workdir: Path):

@@ -5,8 +5,6 @@ import shutil
 
 import pytest
 
-from lingua_flax.data.corpora.phrasebook.contrast_templates import Contrast
-from lingua_flax.inspection import run_report
 from lingua_flax.inspection.run_report import RunReport, example_sentences
 from lingua_flax.options.config_files import read_config, to_toml
 from lingua_flax.runs.checkpoint import read_metadata, saved_steps
@@ -92,17 +90,16 @@ def test_best_checkpoint_is_that_of_the_newest_intact_record(trained, growing):
     assert RunReport(growing).read()["best_checkpoint"] is None
 
 
-def test_examples_are_the_first_pair_of_each_ambiguous_word_of_the_phrasebook(tmp_path, monkeypatch):
-    pairs = [("it", "It is tired.", "It is soft."), ("bank", "A bank.", "The bank."), ("it", "It was.", "It is.")]
-    contrasts = [Contrast(word, (first, ""), (second, ""), ("", "")) for word, first, second in pairs]
-    monkeypatch.setattr(run_report, "begin", lambda: (contrasts,))
+def test_examples_are_the_first_pair_of_each_ambiguous_word_of_the_phrasebook(tmp_path):
     config = read_config(ROOT / "configs" / "tiny.toml")
     (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")
     examples = example_sentences(tmp_path)
-    assert [(each["word"], each["sentences"]) for each in examples["ambiguous"]] == [
-        ("bank", ["A bank.", "The bank."]),
-        ("it", ["It is tired.", "It is soft."]),
-    ]
+    ambiguous = {each["word"]: each["sentences"] for each in examples["ambiguous"]}
+    assert list(ambiguous) == sorted(ambiguous)
+    assert len(ambiguous) == 24
+    assert ambiguous["bank"][0] == "Alice went across the stream to get to the other bank."
+    assert ambiguous["visit"][0] == "We visited the king."
+    assert ambiguous["short"][0] == "The man was short."
     assert examples["sentences"]
     reversed_data = config.data.model_copy(update={"source_language": "fr", "target_language": "en"})
     reversed_config = config.model_copy(update={"data": reversed_data})

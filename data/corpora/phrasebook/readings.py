@@ -9,9 +9,9 @@ import re
 from lingua_flax.data.corpora.corpus import Readings
 
 
-def _readings(word: str, first: str, second: str) -> Readings:
-    whole_words = [re.compile(rf"\b(?:{pattern})\b") for pattern in (word, first, second)]
-    return Readings(whole_words[0], (whole_words[1], whole_words[2]))
+def _readings(name: str, first: str, second: str, word: str | None = None) -> Readings:
+    whole_words = [re.compile(rf"\b(?:{pattern})\b") for pattern in (word or name, first, second)]
+    return Readings(name, whole_words[0], (whole_words[1], whole_words[2]))
 
 
 _PLAY = r"jou\w+(?: (?:pas|jamais|souvent|toujours|parfois|rarement))?"
@@ -34,10 +34,10 @@ READINGS = (
     _readings("hard", "dure?", "difficile"),
     _readings("short", "petite?", "courte?"),
     _readings("right", "droite?", "bon|bonne"),
-    _readings(r"visit\w*", r"rend\w*", r"visit(?!e (?:à|aux?)\b)\w+"),
-    _readings(r"bring\w*|brought", r"am[eè]n\w+", r"apport\w+"),
-    _readings(r"kn[eo]w\w*", r"sa(?:is|it|v\w+)|su", r"conn\w+"),
-    _readings(r"play\w*", rf"{_PLAY} (?:au|aux|à)", rf"{_PLAY} (?:du|de)"),
+    _readings("visit", r"rend\w*", r"visit(?!e (?:à|aux?)\b)\w+", word=r"visit\w*"),
+    _readings("bring", r"am[eè]n\w+", r"apport\w+", word=r"bring\w*|brought"),
+    _readings("know", r"sa(?:is|it|v\w+)|su", r"conn\w+", word=r"kn[eo]w\w*"),
+    _readings("play", rf"{_PLAY} (?:au|aux|à)", rf"{_PLAY} (?:du|de)", word=r"play\w*"),
     _readings("it", "qu'il", "qu'elle"),
     _readings("bank", "rive", "banque"),
 )
