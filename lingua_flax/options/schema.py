@@ -492,7 +492,7 @@ class DecodingOptions(SearchOptions):
     """With a temperature: nucleus sampling, from the fewest tokens whose probabilities sum to this; after top_k."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """With a temperature: random seed; the same seed samples the same translations, another seed different ones."""
-    mbr_samples: PositiveInt = 1
+    mbr_samples: PositiveInt | None = None
     """With a temperature: sample this number of translations of each sentence, and prefer what is most like all of them
     by chrF (minimum Bayes risk, Eikema and Aziz 2020); such as 32 where a network is unsure of most words."""
     min_decoding_length: PositiveInt = 1
@@ -525,7 +525,7 @@ class DecodingOptions(SearchOptions):
             raise UserError(f"num_hypotheses must be at least 1, got {count}")
         if count > self.beam_size and not self.temperature:
             raise UserError(f"num_hypotheses {count} exceeds beam_size {self.beam_size}")
-        if count > self.mbr_samples > 1:
+        if self.mbr_samples and count > self.mbr_samples:
             raise UserError(f"num_hypotheses {count} exceeds mbr_samples {self.mbr_samples}")
 
 

@@ -94,7 +94,7 @@ class Request:
                 for own in next(left)
                 if source.is_complete(own.text)
             ]
-            if self.options.mbr_samples > 1 and hypotheses:
+            if self.options.mbr_samples and hypotheses:
                 hypotheses = [hypotheses[i] for i in by_expected_chrf([own.text for own in hypotheses])]
             hypotheses = hypotheses[: self.num_hypotheses]
             done += [part._replace(hypotheses=tuple(hypotheses))] if hypotheses else self._around_spans(part)
@@ -122,7 +122,7 @@ class Request:
         Where the best hypothesis lacks something that must stay, another one of the beam may have it.
         """
         is_any_wanted = part.protected.spans and not self.options.temperature
-        count = self.options.beam_size if is_any_wanted else max(self.num_hypotheses, self.options.mbr_samples)
+        count = self.options.beam_size if is_any_wanted else self.options.mbr_samples or self.num_hypotheses
         limit = length_limit(len(part.source), len(prefix), self.options, self.max_length)
         kept = (Hypothesis(part.protected.untranslated, 0.0),) * self.num_hypotheses if part.is_kept else ()
         return part._replace(prefix=prefix, limit=limit, num_hypotheses=count, hypotheses=kept)
